@@ -1,0 +1,199 @@
+# gamasot: GNU Makefile. `make help` lists the targets.
+#
+# Variants: SANITIZER=address (ASan + UBSan) or thread (TSan) build beside the normal one, each in
+# its own folder. SIMD code is compiled per file (see "Kernels") and chosen at run time; nothing is
+# built with -march=native.
+
+SANITIZER ?=
+RUST ?= auto
+CC ?= gcc
+CLANG ?= clang
+BUILD_ROOT ?= build
+V ?= 0
+
+ifeq ($(SANITIZER),)
+  VARIANT := release
+  SAN_FLAGS :=
+else ifeq ($(SANITIZER),address)
+  VARIANT := asan
+  SAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all
+else ifeq ($(SANITIZER),thread)
+  VARIANT := tsan
+  SAN_FLAGS := -fsanitize=thread
+else ifeq ($(SANITIZER),fuzzer)
+  VARIANT := fuzz
+  CC := $(CLANG)
+  SAN_FLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+else
+  $(error SANITIZER is address, thread, fuzzer or empty)
+endif
+
+# ---- Rust: one static library for chat templates and constrained output ------------------------
+# RUST=auto uses it when scripts/find-rust finds cargo and a rustc >= 1.87; RUST=no builds without
+# (built-in templates, clear errors for constrained output); RUST=yes insists.
+ifeq ($(RUST),no)
+  CARGO :=
+else
+  CARGO := $(shell sh scripts/find-rust 2>/dev/null)
+  ifeq ($(RUST)$(CARGO),yes)
+    $(error RUST=yes, but no rustc >= 1.87 was found)
+  endif
+endif
+ifeq ($(CARGO),)
+  RUST_SUFFIX := -norust
+  RUST_LIB :=
+else
+  RUST_SUFFIX :=
+  RUST_LIB := $(BUILD_ROOT)/rust/release/libgamasot_rust.a
+endif
+
+B := $(BUILD_ROOT)/$(VARIANT)$(RUST_SUFFIX)
+LLHTTP := $(BUILD_ROOT)/llhttp
+
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
+        -Wcast-qual -Wformat=2 -Wundef -Wdouble-promotion -Werror
+FORTIFY := $(if $(SANITIZER),,-D_FORTIFY_SOURCE=3)
+CPPFLAGS += -D_GNU_SOURCE -Isrc -I$(B)/gen -I$(LLHTTP)/include $(FORTIFY) \
+            $(if $(RUST_LIB),-DGS_HAVE_RUST=1,-DGS_HAVE_RUST=0) -DPCRE2_CODE_UNIT_WIDTH=8
+CFLAGS += -std=c17 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong $(WARN) $(SAN_FLAGS)
+LDFLAGS += $(SAN_FLAGS)
+LDLIBS += -luv -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
+
+# ---- Modules, top to bottom: a module includes only those above it (scripts/check-includes) -----
+MODULES := base config gguf kernels kv sched tokenizer model engine store metrics http api worker cli
+DEPS_base :=
+DEPS_config := base
+DEPS_gguf := base
+DEPS_kernels := base gguf
+DEPS_kv := base
+DEPS_sched := base kv
+DEPS_tokenizer := base gguf
+DEPS_model := base gguf kernels
+DEPS_engine := base gguf kernels kv sched model
+DEPS_store := base
+DEPS_metrics := base
+DEPS_http := base
+DEPS_api := base config gguf kernels kv sched tokenizer model engine store metrics http
+DEPS_worker := $(DEPS_api) api
+DEPS_cli := $(DEPS_worker) worker
+
+src_of = $(filter-out src/cli/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
+obj_of = $(patsubst %.c,$(B)/%.o,$(call src_of,$(1)))
+# The closure of a module with itself, as archives, lowest layer first for the linker.
+reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
+with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
+libs_of = $(patsubst %,$(B)/lib%.a,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))))
+
+.DEFAULT_GOAL := all
+.PHONY: all help test lint format fuzz sanitize tsan clean docs bench check-includes
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+all: $(B)/gamasot ## build the program (default)
+
+help: ## this list
+	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | \
+	  awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@echo; echo "  SANITIZER=address|thread|fuzzer   RUST=auto|yes|no   BUILD_ROOT=build"
+
+# ---- Kernels: SIMD flags per file --------------------------------------------------------------
+# src/kernels/x86/<name>_<isa>.c gets the flags of its isa. gcc 12 reorders unrolled intrinsics
+# until AVX2 tiles spill unless -fno-tree-ter is given (docs/performance.md).
+ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c -fno-tree-ter
+ISA_FLAGS_avxvnni := -mavx2 -mfma -mf16c -mavxvnni -fno-tree-ter
+ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+ISA_FLAGS_avx512vnni := $(ISA_FLAGS_avx512) -mavx512vnni
+ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512vnni) -mavx512bf16
+ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16
+ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm
+isa_flags = $(ISA_FLAGS_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
+ARCH := $(shell uname -m)
+ifeq ($(ARCH),x86_64)
+  KERNEL_SKIP := src/kernels/arm/%
+else
+  KERNEL_SKIP := src/kernels/x86/%
+endif
+src_of = $(filter-out src/cli/main.c $(KERNEL_SKIP),$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
+# Kernel code is hot even under a sanitizer and in debug builds.
+$(B)/src/kernels/%.o: CFLAGS += -O3
+# ggml-style float maths: contraction is allowed, reassociation is not.
+$(B)/src/kernels/%.o: CFLAGS += -ffp-contract=fast -fno-math-errno
+
+$(B)/%.o: %.c
+	@mkdir -p $(@D)
+	@[ $(V) = 0 ] || set -x; $(CC) $(CPPFLAGS) $(CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
+
+define module_rule
+$(B)/lib$(1).a: $(call obj_of,$(1)) $(if $(filter http,$(1)),$(B)/llhttp.a)
+	@mkdir -p $$(@D)
+	@rm -f $$@ && ar rcsD $$@ $$(filter %.o,$$^)
+endef
+$(foreach m,$(MODULES),$(eval $(call module_rule,$(m))))
+
+# llhttp: the C sources of Debian's node-llhttp package, unpacked by scripts/get-llhttp.
+$(LLHTTP)/.stamp: scripts/get-llhttp
+	@sh scripts/get-llhttp $(LLHTTP)
+$(B)/llhttp.a: $(LLHTTP)/.stamp
+	@mkdir -p $(B)/llhttp
+	@for f in api http llhttp; do \
+	  $(CC) -std=c17 -O2 -g -w $(SAN_FLAGS) -I$(LLHTTP)/include -c -o $(B)/llhttp/$$f.o $(LLHTTP)/$$f.c || exit 1; done
+	@rm -f $@ && ar rcsD $@ $(B)/llhttp/api.o $(B)/llhttp/http.o $(B)/llhttp/llhttp.o
+$(call obj_of,http): | $(LLHTTP)/.stamp
+
+ifneq ($(RUST_LIB),)
+$(RUST_LIB): rust/Cargo.toml rust/Cargo.lock $(wildcard rust/src/*.rs)
+	@cd rust && $(CARGO) build --release --locked --target-dir $(abspath $(BUILD_ROOT))/rust
+	@touch $@
+endif
+
+link = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(1) -Wl,--start-group $(2) $(RUST_LIB) $(wildcard $(B)/llhttp.a) -Wl,--end-group $(LDLIBS)
+
+$(B)/gamasot: $(B)/src/cli/main.o $(call libs_of,cli) $(RUST_LIB) $(B)/llhttp.a
+	@$(call link,$<,$(call libs_of,cli))
+	@ln -sfn $(notdir $(B)) $(BUILD_ROOT)/current
+
+# ---- Tests: tests/unit/<module>/test_*.c links that module and what it may include ---------------
+UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
+UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
+define unit_rule
+$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(call libs_of,$(1)) $(if $(filter tokenizer api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(B)/llhttp.a)
+	@$$(call link,$$<,$(call libs_of,$(1)) -lcmocka)
+endef
+$(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
+
+unit: $(UNIT_BIN) ## build the unit tests
+test: $(UNIT_BIN) ## build and run the unit tests
+	@sh scripts/run-unit $(B) $(UNIT_BIN)
+sanitize: ## unit and fake-backend tests under ASan + UBSan
+	@$(MAKE) --no-print-directory SANITIZER=address test
+tsan: ## unit tests under TSan
+	@$(MAKE) --no-print-directory SANITIZER=thread test
+
+# ---- Fuzz targets: tests/fuzz/fuzz_<module>_*.c, built with clang's libFuzzer --------------------
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+fuzz: ## build the libFuzzer targets (clang)
+	@$(MAKE) --no-print-directory SANITIZER=fuzzer RUST=no fuzz-bins
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+fuzz-bins: $(FUZZ_BIN)
+fuzz_module = $(word 2,$(subst _, ,$(1)))
+define fuzz_rule
+$(B)/fuzz/$(1): $(B)/tests/fuzz/$(1).o $(call libs_of,$(call fuzz_module,$(1))) $(if $(filter http api,$(call fuzz_module,$(1))),$(B)/llhttp.a)
+	@mkdir -p $$(@D)
+	@$(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer -o $$@ $$< -Wl,--start-group $$(filter %.a,$$^) -Wl,--end-group $(LDLIBS)
+endef
+$(foreach f,$(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC)),$(eval $(call fuzz_rule,$(f))))
+
+# ---- Checks --------------------------------------------------------------------------------------
+lint: ## clang-format, clang-tidy, cppcheck, module boundaries
+	@sh scripts/lint $(B)
+check-includes:
+	@sh scripts/check-includes
+format: ## rewrite the C sources with clang-format
+	@clang-format -i $(shell git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
+docs: $(B)/gamasot ## regenerate docs/configuration.md from the option table
+	@$(B)/gamasot config reference > docs/configuration.md
+
+clean: ## remove what was built (downloads stay)
+	@rm -rf $(BUILD_ROOT)
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

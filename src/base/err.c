@@ -1,0 +1,62 @@
+#include "base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *gs_err_name(int code) {
+    switch (code) {
+    case GS_OK:
+        return "GS_OK";
+#define X(name, value, http, text)                                                                 \
+    case GS_ERR_##name:                                                                            \
+        return "GS_ERR_" #name;
+        GS_ERR_MAP(X)
+#undef X
+    default:
+        return "GS_ERR_?";
+    }
+}
+
+const char *gs_err_text(int code) {
+    switch (code) {
+    case GS_OK:
+        return "ok";
+#define X(name, value, http, text)                                                                 \
+    case GS_ERR_##name:                                                                            \
+        return text;
+        GS_ERR_MAP(X)
+#undef X
+    default:
+        return "unknown error";
+    }
+}
+
+int gs_err_http(int code) {
+    switch (code) {
+    case GS_OK:
+        return 200;
+#define X(name, value, http, text)                                                                 \
+    case GS_ERR_##name:                                                                            \
+        return http;
+        GS_ERR_MAP(X)
+#undef X
+    default:
+        return 500;
+    }
+}
+
+int gs_fail(char *err, size_t errlen, int code, const char *fmt, ...) {
+    if (err && errlen > 0) {
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(err, errlen, fmt, ap);
+        va_end(ap);
+    }
+    return code;
+}
+
+_Noreturn void gs_assert_fail(const char *expr, const char *file, int line) {
+    fprintf(stderr, "gamasot: assertion failed: %s at %s:%d\n", expr, file, line);
+    abort();
+}
