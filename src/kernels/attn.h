@@ -21,12 +21,12 @@
 
 typedef struct gs_kv_layout {
     int32_t n_layers, n_kv_heads;
-    int32_t head_dim;      /* of K and V; a multiple of 16, <= 256 */
-    int32_t block_tokens;  /* a multiple of 16 */
+    int32_t head_dim;     /* of K and V; a multiple of 16, <= 256 */
+    int32_t block_tokens; /* a multiple of 16 */
     uint32_t n_blocks;
-    size_t page_bytes;     /* set by gs_kv_layout_init */
+    size_t page_bytes; /* set by gs_kv_layout_init */
     size_t total_bytes;
-    uint8_t *base;         /* total_bytes, 64-byte aligned; gs_pages_alloc */
+    uint8_t *base; /* total_bytes, 64-byte aligned; gs_pages_alloc */
 } gs_kv_layout;
 
 int gs_kv_layout_init(gs_kv_layout *l, int32_t n_layers, int32_t n_kv_heads, int32_t head_dim,

@@ -1,0 +1,94 @@
+/*
+ * Compute backend: runs one planned step and samples. One of the four vtables.
+ *
+ * Implementations: engine/native.c (CPU kernels over a GGUF model) and engine/fake.c
+ * (deterministic tokens with programmable latency and faults, for scheduling and HTTP tests).
+ * All calls come from the engine thread; destroy after the last forward has returned.
+ */
+#ifndef GS_ENGINE_BACKEND_H
+#define GS_ENGINE_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/sampler.h"
+#include "kv/kv.h"
+
+typedef struct gs_batch_item {
+    int32_t slot;
+    int32_t pos;
+    int32_t n_tokens;
+    const int32_t *tokens;  /* [n_tokens] */
+    const uint32_t *blocks; /* block table covering pos + n_tokens positions */
+    int32_t n_blocks;
+    /* Sampling: the last position's token, drawn from its logits. NULL: none wanted. */
+    const gs_sampler *sampler; /* parameters; read-only during the step */
+    const int32_t *history;    /* prompt + output so far, [n_history]: what penalties look at */
+    int32_t n_history;
+    int32_t n_prompt;  /* history[0..n_prompt) is the prompt */
+    gs_sample *sample; /* result; sample->err says that only this sequence failed */
+    /* Raw logits of the last n_logits positions, [n_logits][n_vocab]; NULL: none wanted. */
+    float *logits;
+    int32_t n_logits;
+} gs_batch_item;
+
+typedef struct gs_batch {
+    int32_t n_items;
+    int32_t n_tokens;
+    gs_batch_item *items;
+    const gs_kv_copy_op *copies; /* done first */
+    int32_t n_copies;
+    /* Asked between layers where it is not NULL; true: give way (see gs_backend_ops.forward). */
+    bool (*should_yield)(void *arg);
+    void *yield_arg;
+} gs_batch;
+
+typedef struct gs_backend_info {
+    const char *name; /* "native", "fake"; static */
+    int32_t n_vocab;
+    int32_t max_context; /* positions one sequence may have */
+    int32_t max_batch_tokens;
+    int32_t max_seqs;
+    uint32_t n_kv_blocks;
+    int32_t block_tokens;
+    size_t kv_bytes;
+} gs_backend_info;
+
+typedef struct gs_backend gs_backend;
+
+typedef struct gs_backend_ops {
+    const char *name;
+    void (*info)(const gs_backend *b, gs_backend_info *out);
+    /*
+     * One iteration. 0, or a GS_ERR_ code: then no item has a result and the KV pages of the
+     * step's positions are undefined. Tokens and positions are already validated.
+     */
+    int (*forward)(gs_backend *b, gs_batch *batch);
+    void (*destroy)(gs_backend *b);
+} gs_backend_ops;
+
+struct gs_backend { /* first member of each implementation */
+    const gs_backend_ops *ops;
+};
+
+/* ---- fake ---- */
+typedef struct gs_fake_config {
+    int32_t n_vocab, max_context, max_batch_tokens, max_seqs, block_tokens;
+    uint32_t n_kv_blocks;
+    int64_t step_ns;          /* fixed latency of a step */
+    int64_t decode_token_ns;  /* per decode row */
+    int64_t prefill_token_ns; /* per prompt token */
+    int32_t eos_token;        /* -1: never generated */
+    int32_t eos_after;        /* generated at this output index; 0: never */
+    uint64_t fail_step;       /* this step (from 1) fails as a whole; 0: never */
+    uint64_t fail_item_step;  /* in this step the first item alone fails; 0: never */
+    uint64_t hang_step;       /* this step never returns until gs_fake_release(); 0: never */
+} gs_fake_config;
+
+/* Deterministic: the next token is a hash of the whole history read back from its own KV pages,
+ * so wrong block tables, wrong copies or lost writes change the text. */
+int gs_fake_create(const gs_fake_config *cfg, gs_backend **out);
+/* Lets a hanging step go on with an error (shutdown, tests). Any thread. */
+void gs_fake_release(gs_backend *b);
+
+#endif

@@ -1,0 +1,96 @@
+/*
+ * KV ledger: block pool, refcounted block tables, prefix cache. Pure bookkeeping of block NUMBERS;
+ * the memory behind them belongs to the compute backend (kernels/attn.h).
+ *
+ * A block holds block_tokens positions. A sequence's block table lists its blocks in order. A
+ * full block whose tokens are known may be published in the prefix cache, keyed by the chain
+ *
+ *     key(i) = xxh64(key(i-1), tokens of block i),   key(-1) = xxh64(cache scope)
+ *
+ * and confirmed by comparing tokens and parent, so that a hash collision can't leak another
+ * person's keys. Lookups never cross scopes. A block is in one of three states:
+ *
+ *     free ──take──► held (refcount >= 1) ──last release──► cached (if published) or free
+ *                        ▲                                     │ LRU eviction when free runs out
+ *                        └──────────── reuse ──────────────────┘
+ *
+ * Invariants (gs_kv_check): free + cached + held = n_blocks; each refcount equals the number of
+ * tables (and pending copies) that list the block; a block that some sequence may still write is
+ * listed by that sequence alone and is not published.
+ *
+ * Pure: no clock, no I/O, no threads, no allocation after create. Owner: the engine thread, or the
+ * simulator, or a test. Sources: Kwon et al. SOSP'23 (paging); chained block hashes as in vLLM V1.
+ */
+#ifndef GS_KV_KV_H
+#define GS_KV_KV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct gs_kv gs_kv;
+typedef struct gs_prefix_ops gs_prefix_ops; /* kv/prefix.h: one of the four vtables */
+
+typedef struct gs_kv_config {
+    uint32_t n_blocks;
+    int32_t block_tokens;        /* 32 */
+    int32_t max_seqs;            /* slots 0 .. max_seqs-1 */
+    int32_t max_blocks_per_seq;  /* ceil(context / block_tokens) */
+    const gs_prefix_ops *prefix; /* NULL: the default, chained hashes with LRU */
+    bool no_prefix_cache;
+} gs_kv_config;
+
+/* The first n_tokens positions of block src are to be copied to block dst before the next step
+ * that computes tokens of that sequence. src stays held until the sequence's next
+ * gs_kv_seq_commit or its close. n_tokens 0: nothing to copy. */
+typedef struct gs_kv_copy_op {
+    uint32_t dst, src;
+    int32_t n_tokens;
+} gs_kv_copy_op;
+
+typedef struct gs_kv_reuse {
+    int32_t n_cached;   /* tokens whose keys and values need not be computed; < n_tokens */
+    gs_kv_copy_op copy; /* the partly matching last block, already counted in n_cached */
+} gs_kv_reuse;
+
+typedef struct gs_kv_stats {
+    uint32_t n_blocks, n_free, n_cached, n_held;
+    uint64_t lookups_tokens, hits_tokens; /* prompt tokens looked up, found */
+    uint64_t evictions;
+} gs_kv_stats;
+
+int gs_kv_create(const gs_kv_config *cfg, gs_kv **out); /* GS_ERR_INVALID, GS_ERR_NOMEM */
+void gs_kv_free(gs_kv *kv);
+
+/*
+ * Opens slot for a sequence whose known tokens are tokens[0..n): takes what the prefix cache has
+ * of them, to the token (a partly matching block is copied, see gs_kv_reuse), always leaving at
+ * least one token to compute. The slot must be closed. GS_OK even without free blocks: then
+ * nothing partial is reused.
+ */
+int gs_kv_seq_open(gs_kv *kv, int32_t slot, uint64_t scope, const int32_t *tokens, int32_t n,
+                   gs_kv_reuse *out);
+/* How many tokens gs_kv_seq_open would reuse; changes nothing, not even LRU order. */
+int32_t gs_kv_peek(const gs_kv *kv, uint64_t scope, const int32_t *tokens, int32_t n);
+/* Blocks the slot lacks to hold positions [0, n_tokens). */
+uint32_t gs_kv_seq_lacks(const gs_kv *kv, int32_t slot, int32_t n_tokens);
+/* Makes room for positions [0, n_tokens), evicting cached prefixes as needed. All or nothing:
+ * GS_ERR_KV_FULL changes nothing; GS_ERR_CONTEXT beyond max_blocks_per_seq. */
+int gs_kv_seq_grow(gs_kv *kv, int32_t slot, int32_t n_tokens);
+/* tokens[0..n_computed) are now in the pool: publishes newly full blocks, ends a pending copy. */
+void gs_kv_seq_commit(gs_kv *kv, int32_t slot, const int32_t *tokens, int32_t n_computed);
+/* Releases everything the slot holds; published blocks stay cached, tail evicted first. */
+void gs_kv_seq_close(gs_kv *kv, int32_t slot);
+
+const uint32_t *gs_kv_seq_blocks(const gs_kv *kv, int32_t slot, int32_t *n_blocks);
+/* Blocks obtainable now: free + cached (evictable). */
+uint32_t gs_kv_available(const gs_kv *kv);
+/* Blocks that only this slot holds: what closing it would make available. */
+uint32_t gs_kv_seq_exclusive(const gs_kv *kv, int32_t slot);
+/* Forgets cached prefixes of one scope, or of all with scope_all. Returns blocks freed. */
+uint32_t gs_kv_drop_cached(gs_kv *kv, uint64_t scope, bool scope_all);
+void gs_kv_get_stats(const gs_kv *kv, gs_kv_stats *out);
+/* All invariants; GS_OK, or GS_ERR_INTERNAL with a sentence. O(blocks + tables). */
+int gs_kv_check(const gs_kv *kv, char *err, size_t errlen);
+
+#endif

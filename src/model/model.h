@@ -1,0 +1,71 @@
+/*
+ * A decoder model in memory: hyper-parameters and packed weights. No step logic (engine/native.h).
+ *
+ * Hyper-parameters are read and validated before anything is allocated; every tensor's shape is
+ * checked against them. Immutable after load: any thread may read.
+ */
+#ifndef GS_MODEL_MODEL_H
+#define GS_MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "gguf/gguf.h"
+#include "kernels/kernels.h"
+
+#define GS_MAX_LAYERS 256
+
+typedef struct gs_hparams {
+    const char *arch; /* "llama"; static */
+    int32_t n_vocab, n_ctx_train;
+    int32_t n_embd, n_layers, n_ff;
+    int32_t n_heads, n_kv_heads, head_dim;
+    float norm_eps;
+    float attn_scale; /* 1/sqrt(head_dim) unless the file says otherwise */
+    int32_t n_rot;
+    bool rope_neox;
+    float rope_base;
+    float rope_scale; /* linear scaling: position * rope_scale */
+    /* llama3-style per-frequency factors come as the tensor rope_freqs.weight */
+    float embd_scale;              /* Gemma: sqrt(n_embd); else 1 */
+    int32_t window[GS_MAX_LAYERS]; /* sliding window; 0: full attention */
+    float layer_rope_base[GS_MAX_LAYERS];
+} gs_hparams;
+
+typedef struct gs_layer {
+    const float *attn_norm;       /* [n_embd] */
+    gs_mat wq, wk, wv, wo;        /* [n_heads*head_dim][n_embd], ..., [n_embd][n_heads*head_dim] */
+    const float *bq, *bk, *bv;    /* or NULL */
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    const float *ffn_norm;        /* [n_embd] */
+    gs_mat w_gate, w_up, w_down;  /* [n_ff][n_embd] x2, [n_embd][n_ff] */
+    const float *post_attn_norm, *post_ffn_norm; /* Gemma; or NULL */
+} gs_layer;
+
+typedef struct gs_arch_ops gs_arch_ops; /* model/arch.h: one of the four vtables */
+
+typedef struct gs_model {
+    gs_hparams hp;
+    const gs_arch_ops *arch;
+    gs_mat tok_embd; /* [n_vocab][n_embd] */
+    gs_mat output;   /* the same as tok_embd when tied */
+    const float *output_norm;
+    const float *rope_freqs; /* [n_rot/2] or NULL */
+    gs_layer *layers;        /* [n_layers] */
+    char name[128];          /* general.name, or the file's */
+    size_t weight_bytes;     /* memory held */
+    void *impl;
+} gs_model;
+
+typedef void (*gs_progress_fn)(void *arg, double done /* 0..1 */);
+
+/* Reads only hyper-parameters and checks tensors: what `models inspect` and the loader share. */
+int gs_hparams_read(const gs_gguf *g, gs_hparams *hp, char *err, size_t errlen);
+/* Packs all weights, in parallel on pool. g may be closed afterwards. */
+int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void *arg,
+                  gs_model **out, char *err, size_t errlen);
+void gs_model_free(gs_model *m);
+
+#endif

@@ -1,0 +1,171 @@
+/*
+ * The scheduler: decides, before every engine iteration, which sequences advance by how many
+ * tokens (iteration-level scheduling: Orca, OSDI'22; chunked prefill: Sarathi-Serve, OSDI'24).
+ *
+ * Pure: time is an argument, no I/O, no threads, no allocation after create. The server, the
+ * simulator, the tuner and the tests link this same object. It owns the KV ledger's slots: all
+ * gs_kv_* calls that change state happen in here.
+ *
+ *     loop:  drain inbox -> gs_sched_submit / gs_sched_cancel
+ *            gs_sched_plan(s, now, &plan)
+ *            if plan.n_items == 0: sleep until plan.wake_ns or the inbox wakes us
+ *            run the plan                              (engine, or a cost model in the simulator)
+ *            gs_sched_commit(s, &plan, &result, now)
+ *            while gs_sched_next_end(s, &end): report it
+ *
+ * A sequence's life:
+ *
+ *     submit ─► WAITING ──slot + KV──► RUNNING (prefill, then decode) ─► ended, exactly once
+ *                  ▲                      │
+ *                  └──── preempt (KV) ────┘        cancel: from any state, frees at once
+ *
+ * Owner: one thread (the engine's, or the simulator's).
+ */
+#ifndef GS_SCHED_SCHED_H
+#define GS_SCHED_SCHED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kv/kv.h"
+#include "sched/class.h"
+
+typedef uint64_t gs_seq_id; /* never 0 */
+typedef struct gs_sched gs_sched;
+typedef struct gs_policy_ops gs_policy_ops; /* sched/policy.h: one of the four vtables */
+
+#define GS_NEVER_NS INT64_MAX
+
+typedef struct gs_sched_config {
+    int32_t max_seqs;         /* running sequences = KV slots */
+    int32_t max_waiting;      /* beyond: GS_ERR_OVERLOADED */
+    int32_t max_batch_tokens; /* planned tokens of one step */
+    int32_t prefill_chunk;    /* most prompt tokens of one sequence in one step; multiple of 32 */
+    int32_t max_context;      /* tokens of one sequence, prompt + output */
+    uint32_t max_persons;
+    const gs_policy_ops *policy; /* NULL: "fcfs" */
+    uint64_t seed;
+} gs_sched_config;
+
+typedef struct gs_seq_desc {
+    gs_seq_id id; /* chosen by the caller, unique among living sequences */
+    gs_class cls;
+    uint32_t person;      /* 0 .. max_persons-1; 0 = nobody in particular */
+    uint64_t cache_scope; /* prefix-cache name space */
+    /* Caller's storage for n_prompt + max_output tokens, the prompt filled in. Borrowed until the
+     * end is reported; commit appends each generated token at tokens[n_prompt + n_output]. */
+    int32_t *tokens;
+    int32_t n_prompt;
+    int32_t max_output; /* 0 with prefill_only */
+    bool prefill_only;  /* embeddings, scoring: ends when the prompt is computed */
+    int64_t arrival_ns;
+    int64_t deadline_ns; /* 0: none */
+    void *user;          /* handed back in plan items and ends */
+} gs_seq_desc;
+
+typedef struct gs_admission {
+    int code;                  /* what gs_sched_submit returned */
+    const char *field;         /* static: which request field is to blame, or NULL */
+    const char *reason;        /* static sentence, or NULL */
+    int64_t retry_after_ns;    /* with GS_ERR_OVERLOADED */
+    int64_t predicted_ttft_ns; /* -1: no estimate yet */
+    int32_t n_cached;          /* prompt tokens the prefix cache holds now */
+} gs_admission;
+
+typedef struct gs_plan_item {
+    gs_seq_id id;
+    void *user;
+    int32_t slot;           /* 0 .. max_seqs-1, the sequence's while it runs */
+    int32_t pos;            /* position of the first token */
+    int32_t n_tokens;       /* >= 1 */
+    const int32_t *tokens;  /* the n_tokens input tokens */
+    const uint32_t *blocks; /* block table, covers pos + n_tokens; valid until commit */
+    int32_t n_blocks;
+    bool prefill;     /* prompt (or recomputed) tokens; else one decode token */
+    bool sample;      /* the last position's logits are needed: a token comes back */
+    int32_t n_cached; /* prompt tokens that the prefix cache gave (first admission) */
+    gs_class cls;
+} gs_plan_item;
+
+typedef struct gs_plan {
+    int32_t n_items;
+    int32_t n_tokens; /* sum over items, <= max_batch_tokens */
+    int32_t n_prefill_tokens;
+    int32_t n_copies;
+    int32_t n_preempted;   /* sequences preempted while planning this step */
+    gs_plan_item *items;   /* capacity max_seqs, owned by the scheduler */
+    gs_kv_copy_op *copies; /* to be done before the step, capacity max_seqs */
+    int64_t predicted_ns;  /* of the step; -1: no estimate yet */
+    int64_t wake_ns;       /* when n_items == 0: plan again at this time at the latest */
+    uint64_t step;         /* ordinal */
+} gs_plan;
+
+typedef struct gs_item_result {
+    int err;       /* 0, or why this sequence failed: it ends, the others go on */
+    int32_t token; /* with item.sample */
+    bool stop;     /* the token ends the sequence (end-of-generation token) */
+} gs_item_result;
+
+typedef struct gs_step_result {
+    int err; /* 0; else the whole step failed: every item of it ends with it */
+    int64_t elapsed_ns;
+    const gs_item_result *items; /* [plan.n_items] */
+} gs_step_result;
+
+typedef enum gs_end_reason {
+    GS_END_STOP,   /* end-of-generation token */
+    GS_END_LENGTH, /* max_output or the context's end */
+    GS_END_DONE,   /* prefill_only finished */
+    GS_END_CANCELLED,
+    GS_END_ERROR
+} gs_end_reason;
+
+typedef struct gs_seq_end {
+    gs_seq_id id;
+    void *user;
+    gs_end_reason reason;
+    int err;             /* with GS_END_ERROR */
+    int32_t n_output;    /* tokens generated, a stop token included */
+    int32_t n_cached;    /* prompt tokens reused at first admission */
+    int32_t n_preempted; /* times */
+} gs_seq_end;
+
+typedef struct gs_sched_stats {
+    int32_t n_running, n_waiting;
+    int32_t n_waiting_by_class[GS_CLASS_COUNT], n_running_by_class[GS_CLASS_COUNT];
+    uint64_t steps, preemptions;
+    uint64_t prefill_tokens, decode_tokens; /* computed */
+    uint64_t recomputed_tokens;             /* of prefill_tokens, after preemption */
+    uint64_t ended;
+} gs_sched_stats;
+
+/* kv is borrowed and must outlive the scheduler. GS_ERR_INVALID, GS_ERR_NOMEM. */
+int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out);
+void gs_sched_free(gs_sched *s);
+
+/*
+ * Admission. GS_OK: the sequence is the scheduler's and will end exactly once. Otherwise nothing
+ * was kept and out says why: GS_ERR_CONTEXT / GS_ERR_INVALID (can never run), GS_ERR_OVERLOADED
+ * (with retry_after_ns), GS_ERR_EXISTS (id in use). max_output is cut to what the context leaves.
+ */
+int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admission *out);
+/* Idempotent: GS_OK, or GS_ERR_NOT_FOUND for an id that has ended or never was. Between plan and
+ * commit the end is reported at commit; else at once, and everything it held is free. */
+int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns);
+/* The plan's arrays stay valid until the matching commit. Plan and commit alternate; a plan with
+ * n_items == 0 is not committed. */
+void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out);
+void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns);
+/* Safepoint between layers of a pure-background step: whether to give way. First policy: never. */
+bool gs_sched_should_yield(const gs_sched *s, int64_t now_ns);
+/* Pops the next ended sequence. */
+bool gs_sched_next_end(gs_sched *s, gs_seq_end *out);
+
+void gs_sched_get_stats(const gs_sched *s, gs_sched_stats *out);
+/* Hash over every decision so far: same seed and events -> same value. */
+uint64_t gs_sched_decision_hash(const gs_sched *s);
+/* All invariants, the KV ledger's included. GS_OK, or GS_ERR_INTERNAL with a sentence. */
+int gs_sched_check(const gs_sched *s, char *err, size_t errlen);
+
+#endif
