@@ -7,7 +7,9 @@
  * A refused file gives one sentence naming the key or tensor.
  *
  * The object borrows the mapping or the bytes; strings and arrays point into them (strings are
- * NOT terminated: gs_gguf_str carries the length). Read-only after open: any thread may read.
+ * NOT terminated: gs_str carries the length). Keys and tensor names are UTF-8 without control
+ * characters; string values are whatever bytes the file holds. Read-only after open: any thread
+ * may read.
  * Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
 #ifndef GS_GGUF_GGUF_H
@@ -22,13 +24,25 @@
 /* Limits of what is taken from a file; all far above any real model. */
 #define GS_GGUF_MAX_KV      65536u
 #define GS_GGUF_MAX_TENSORS 131072u
-#define GS_GGUF_MAX_NAME    256u          /* key and tensor names, bytes */
-#define GS_GGUF_MAX_ARRAY   (1u << 26)    /* elements of one metadata array */
+#define GS_GGUF_MAX_NAME    256u       /* key and tensor names, bytes */
+#define GS_GGUF_MAX_ARRAY   (1u << 26) /* elements of one metadata array */
+#define GS_GGUF_MAX_STR     (1u << 26)    /* bytes of one string: always fits an int */
 #define GS_GGUF_MAX_ALIGN   65536u
 
 typedef enum gs_gguf_vtype {
-    GS_GGUF_U8, GS_GGUF_I8, GS_GGUF_U16, GS_GGUF_I16, GS_GGUF_U32, GS_GGUF_I32, GS_GGUF_F32,
-    GS_GGUF_BOOL, GS_GGUF_STR, GS_GGUF_ARR, GS_GGUF_U64, GS_GGUF_I64, GS_GGUF_F64
+    GS_GGUF_U8,
+    GS_GGUF_I8,
+    GS_GGUF_U16,
+    GS_GGUF_I16,
+    GS_GGUF_U32,
+    GS_GGUF_I32,
+    GS_GGUF_F32,
+    GS_GGUF_BOOL,
+    GS_GGUF_STR,
+    GS_GGUF_ARR,
+    GS_GGUF_U64,
+    GS_GGUF_I64,
+    GS_GGUF_F64
 } gs_gguf_vtype;
 
 typedef struct gs_str {
@@ -39,12 +53,12 @@ typedef struct gs_str {
 typedef struct gs_gguf_tensor {
     gs_str name;
     gs_qtype type;
-    uint32_t n_dims;   /* 1..4 */
-    uint64_t ne[4];    /* ne[0] = row length (innermost); unused dimensions are 1 */
-    uint64_t n_rows;   /* ne[1] * ne[2] * ne[3] */
+    uint32_t n_dims; /* 1..4 */
+    uint64_t ne[4];  /* ne[0] = row length (innermost); unused dimensions are 1 */
+    uint64_t n_rows; /* ne[1] * ne[2] * ne[3] */
     uint64_t n_bytes;
-    uint64_t offset;   /* from the start of the file */
-    const void *data;  /* n_bytes bytes; aligned to the file's alignment when the mapping is */
+    uint64_t offset;  /* from the start of the file */
+    const void *data; /* n_bytes bytes; aligned to the file's alignment when the mapping is */
 } gs_gguf_tensor;
 
 typedef struct gs_gguf_kv {
@@ -84,7 +98,8 @@ int gs_gguf_get_str(const gs_gguf *g, const char *key, gs_str *out, char *err, s
 int gs_gguf_get_arr(const gs_gguf *g, const char *key, gs_gguf_vtype elem_type,
                     const gs_gguf_kv **out, char *err, size_t errlen);
 
-/* Element access of arrays; i < kv->n. i64 takes any integer or bool array, f32 a float array.
+/* Element access of arrays. i64 takes any integer or bool array (u64 above INT64_MAX saturates),
+ * f32 an f32 or f64 array. Another element type or i >= kv->n gives 0 or an empty string.
  * gs_gguf_arr_str is O(1): string arrays are indexed at open. */
 int64_t gs_gguf_arr_i64(const gs_gguf_kv *kv, uint64_t i);
 float gs_gguf_arr_f32(const gs_gguf_kv *kv, uint64_t i);
