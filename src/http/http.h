@@ -1,0 +1,96 @@
+/*
+ * HTTP/1.1 server on libuv and llhttp: connections, limits, parsing, replies, streams.
+ * Knows nothing of models, JSON or routes: a handler gets whole requests.
+ *
+ * Owner: the event-loop thread, for every function here. Request objects:
+ *
+ *     on_request(user, rq) is called once the head and the whole body are there.
+ *       - answer at once:  gs_http_reply(rq, 200, "application/json", data, n)
+ *       - or keep rq and answer later, from the event loop: gs_http_reply, or
+ *         gs_http_begin / gs_http_write* / gs_http_end  (chunked; SSE or NDJSON on top).
+ *     on_gone(user, rq): the client went away (closed, half-closed before the answer began counts
+ *         when the socket errors or EOF arrives while an answer is owed, write time-out, stalled
+ *         reader) before the answer was complete. rq stays valid until gs_http_end or
+ *         gs_http_reply is called, which then do nothing but release it.
+ *     Each request is released exactly once, by gs_http_reply or gs_http_end.
+ *
+ * A stalled reader is cut when more than max_buffered_bytes wait for it, or nothing moved for
+ * write_timeout_ms. Limits and smuggling rules: RFC 9112; refused with 400/408/413/414/431 in the
+ * error shape that cfg.error_body makes, then closed.
+ */
+#ifndef GS_HTTP_HTTP_H
+#define GS_HTTP_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/buf.h"
+
+typedef struct gs_http_server gs_http_server;
+typedef struct gs_http_request gs_http_request;
+
+typedef struct gs_http_config {
+    const char *const *hosts; /* addresses to listen on, e.g. "127.0.0.1", "::1" */
+    int n_hosts;
+    int port;                        /* 0: any free one, see gs_http_port */
+    int max_connections;             /* 2048 */
+    int max_connections_per_address; /* 256; IPv6 counts by /64 */
+    int header_timeout_ms;           /* 10000, from the first byte (or accept) to the head's end */
+    int body_timeout_ms;             /* 30000, and at least min_body_bytes_per_s */
+    int min_body_bytes_per_s;        /* 1024 */
+    int keep_alive_ms;               /* 75000 */
+    int write_timeout_ms;            /* 30000 without progress */
+    size_t max_line_bytes;           /* 8192: request line, each header */
+    size_t max_header_bytes;         /* 32768 */
+    int max_headers;                 /* 64 */
+    size_t max_body_bytes;           /* 4 MiB; also for chunked bodies */
+    size_t max_buffered_bytes;       /* 64 KiB unsent per connection beyond the kernel's */
+    void (*on_request)(void *user, gs_http_request *rq);
+    void (*on_gone)(void *user, gs_http_request *rq);
+    /* Writes the body for an error that the server itself answers (JSON). NULL: plain text. */
+    void (*error_body)(void *user, int status, const char *message, gs_buf *out);
+    void *user;
+} gs_http_config;
+
+void gs_http_config_default(gs_http_config *c);
+/* Binds and listens. GS_ERR_EXISTS when the port is taken, with a sentence naming it. When one of
+ * several hosts can't be bound because the machine lacks the family (no IPv6), it is skipped. */
+int gs_http_server_create(uv_loop_t *loop, const gs_http_config *cfg, gs_http_server **out,
+                          char *err, size_t errlen);
+int gs_http_port(const gs_http_server *s); /* the port of the first listener */
+int gs_http_n_connections(const gs_http_server *s);
+/* Stops accepting and closes idle connections; answers under way go on, with "Connection: close".
+ */
+void gs_http_server_drain(gs_http_server *s);
+/* Closes everything; on_gone is called for requests still owed an answer. Then done(arg) once all
+ * handles are closed and s is freed. */
+void gs_http_server_close(gs_http_server *s, void (*done)(void *arg), void *arg);
+
+/* ---- request ---- */
+const char *gs_http_method(const gs_http_request *rq); /* "GET" */
+const char *gs_http_path(const gs_http_request *rq);   /* decoded, without query; no NUL inside */
+const char *gs_http_query(const gs_http_request *rq);  /* raw, after '?', or "" */
+/* First header of that name (case-insensitive), or NULL. Values are trimmed and printable. */
+const char *gs_http_header(const gs_http_request *rq, const char *name);
+const char *gs_http_body(const gs_http_request *rq, size_t *n); /* never NULL */
+const char *gs_http_peer(const gs_http_request *rq);            /* "127.0.0.1", "::1" */
+bool gs_http_gone(const gs_http_request *rq);
+void gs_http_set_user(gs_http_request *rq, void *user);
+void *gs_http_user(const gs_http_request *rq);
+
+/* ---- reply ---- */
+/* Adds a header to the answer, before reply/begin. CR, LF and NUL are dropped from the value. */
+void gs_http_add_header(gs_http_request *rq, const char *name, const char *value);
+void gs_http_reply(gs_http_request *rq, int status, const char *content_type, const char *body,
+                   size_t n);
+void gs_http_begin(gs_http_request *rq, int status, const char *content_type);
+/* Queues bytes of a begun answer; flushed at the end of the loop turn, so that several tokens of
+ * one step leave in one write. */
+void gs_http_write(gs_http_request *rq, const char *data, size_t n);
+void gs_http_end(gs_http_request *rq);
+/* Ends a begun answer abnormally: the connection is reset, so that the client sees a failure. */
+void gs_http_abort(gs_http_request *rq);
+
+#endif
