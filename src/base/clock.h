@@ -11,7 +11,7 @@
 #define GS_NS_PER_MS 1000000LL
 #define GS_NS_PER_S  1000000000LL
 
-int64_t gs_now_ns(void);      /* CLOCK_MONOTONIC */
-int64_t gs_wall_s(void);      /* seconds since 1970, UTC */
+int64_t gs_now_ns(void); /* CLOCK_MONOTONIC */
+int64_t gs_wall_s(void); /* seconds since 1970, UTC */
 
 #endif

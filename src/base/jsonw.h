@@ -1,7 +1,8 @@
 /*
  * JSON writer for streams: appends straight into a gs_buf, no tree, commas placed by itself.
  * Strings must be valid UTF-8 (the caller's detokeniser sees to it); invalid bytes become U+FFFD
- * all the same, so that every event is valid JSON. Numbers that JSON lacks (NaN, inf) are null.
+ * all the same, so that every event is valid JSON. Numbers that JSON lacks (NaN, inf) and a NULL
+ * string are null. Out of memory shows in out->failed. Nesting is the code's, never the client's.
  */
 #ifndef GS_BASE_JSONW_H
 #define GS_BASE_JSONW_H

@@ -29,7 +29,8 @@ int gs_pool_threads(const gs_pool *p);
 void gs_pool_run(gs_pool *p, gs_pool_fn fn, void *arg);
 /* Inside fn only; every thread of the run must reach it. */
 void gs_pool_barrier(gs_pool *p, int tid);
-/* CPUs this process may use: the smaller of the affinity mask and the cgroup CPU quota. >= 1 */
+/* CPUs this process may use: the smaller of the affinity mask and the cgroup CPU quota, as at the
+ * first call. >= 1 */
 int gs_cpu_count(void);
 
 /* The half-open share [*begin, *end) of n items that thread tid of n_threads works on. */

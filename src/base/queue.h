@@ -36,7 +36,9 @@ gs_mpsc_node *gs_mpsc_pop(gs_mpsc *q);
 
 typedef struct gs_spsc {
     _Alignas(64) _Atomic size_t head; /* next to read; written by the consumer */
+    size_t tail_seen;                 /* the consumer's last look at tail */
     _Alignas(64) _Atomic size_t tail; /* next to write; written by the producer */
+    size_t head_seen;                 /* the producer's last look at head */
     _Alignas(64) char *slots;
     size_t mask;
     size_t item_bytes;

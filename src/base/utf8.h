@@ -16,7 +16,7 @@ static inline bool gs_utf8_valid(const char *s, size_t n) {
  * (0..3). Bytes that can never become valid count as 0.
  */
 size_t gs_utf8_incomplete_tail(const char *s, size_t n);
-/* Writes cp (a scalar value) as 1..4 bytes, returns how many. */
+/* Writes cp as 1..4 bytes, returns how many. What is no scalar value is written as U+FFFD. */
 unsigned gs_utf8_encode(uint32_t cp, char out[4]);
 /* Decodes one character of valid UTF-8; returns its length (1..4), 0 at n == 0 or invalid. */
 unsigned gs_utf8_decode(const char *s, size_t n, uint32_t *cp);
