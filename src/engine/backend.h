@@ -75,14 +75,15 @@ struct gs_backend { /* first member of each implementation */
 typedef struct gs_fake_config {
     int32_t n_vocab, max_context, max_batch_tokens, max_seqs, block_tokens;
     uint32_t n_kv_blocks;
-    int64_t step_ns;          /* fixed latency of a step */
-    int64_t decode_token_ns;  /* per decode row */
-    int64_t prefill_token_ns; /* per prompt token */
-    int32_t eos_token;        /* -1: never generated */
-    int32_t eos_after;        /* generated at this output index; 0: never */
-    uint64_t fail_step;       /* this step (from 1) fails as a whole; 0: never */
-    uint64_t fail_item_step;  /* in this step the first item alone fails; 0: never */
-    uint64_t hang_step;       /* this step never returns until gs_fake_release(); 0: never */
+    int64_t step_ns;               /* fixed latency of a step */
+    int64_t decode_token_ns;       /* per decode row */
+    int64_t prefill_token_ns;      /* per prompt token */
+    int32_t first_token, n_tokens; /* generated ids lie in [first, first + n) */
+    int32_t eos_token;             /* -1: never generated */
+    int32_t eos_after;             /* generated at this output index; 0: never */
+    uint64_t fail_step;            /* this step (from 1) fails as a whole; 0: never */
+    uint64_t fail_item_step;       /* in this step the first item alone fails; 0: never */
+    uint64_t hang_step;            /* this step never returns until gs_fake_release(); 0: never */
 } gs_fake_config;
 
 /* Deterministic: the next token is a hash of the whole history read back from its own KV pages,

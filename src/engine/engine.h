@@ -6,6 +6,9 @@
  *     gs_engine_cancel(seq) ──┘                plan → forward → commit
  *     gs_engine_poll(&event) ◄─ outbox (SPSC) ─ events; then wake(wake_arg)
  *
+ * The backend is opened ON the engine thread (kernel worker 0), so that the server answers /health
+ * while a model loads; gs_engine_state() says how far that is.
+ *
  * Ownership of a gs_seq: the caller's until gs_engine_submit; the engine's until the event
  * GS_EVENT_REJECTED or GS_EVENT_END for it has been polled; then the caller's again, to free.
  * Every submitted sequence gets exactly one of:  REJECTED,  or  ADMITTED ... TOKEN* ... END.
@@ -24,15 +27,23 @@
 
 typedef struct gs_engine gs_engine;
 
+typedef struct gs_engine_msg {
+    gs_mpsc_node node; /* first */
+    struct gs_seq *seq;
+    bool cancel;
+} gs_engine_msg;
+
 typedef struct gs_seq {
     gs_seq_desc desc; /* desc.id and desc.user are set by gs_seq_create */
     gs_sampler sampler;
     void *owner;   /* the API's request; the engine never looks at it */
     int32_t index; /* choice number within the request (n > 1) */
-    /* engine's */
-    gs_mpsc_node submit_node, cancel_node;
-    atomic_bool cancel_sent;
-    bool admitted;
+    /* engine's; see engine.c for the hand-over protocol of cancel and end */
+    gs_engine_msg submit_msg, cancel_msg;
+    atomic_int life;
+    bool cancel_seen, end_held, admitted;
+    gs_seq_end held_end;
+    gs_logit_bias *own_bias;
 } gs_seq;
 
 /* Copies the prompt and makes room for max_output tokens; NULL when out of memory. */
@@ -63,13 +74,28 @@ typedef struct gs_event {
     } u;
 } gs_event;
 
+/* Makes the backend; called once, on the engine thread. */
+typedef int (*gs_backend_open_fn)(void *arg, gs_backend **out, char *err, size_t errlen);
+
 typedef struct gs_engine_config {
-    gs_sched_config sched;
-    gs_kv_config kv;
+    gs_backend_open_fn open;
+    void *open_arg;
+    int32_t max_waiting;   /* queued sequences; beyond: 429 */
+    int32_t prefill_chunk; /* tokens */
+    uint32_t max_persons;
+    uint64_t seed;
+    const gs_policy_ops *policy; /* NULL: the default */
+    bool no_prefix_cache;
     void (*wake)(void *arg); /* engine thread calls it after it has produced events */
     void *wake_arg;
     bool check; /* gs_sched_check after every step (debug, tests) */
 } gs_engine_config;
+
+typedef enum gs_engine_state {
+    GS_ENGINE_LOADING,
+    GS_ENGINE_READY,
+    GS_ENGINE_FAILED /* gs_engine_error says why; everything submitted is rejected */
+} gs_engine_state;
 
 /* Read by any thread; a consistent copy is not promised, each number is right on its own. */
 typedef struct gs_engine_stats {
@@ -82,9 +108,10 @@ typedef struct gs_engine_stats {
     int32_t n_running_by_class[GS_CLASS_COUNT], n_waiting_by_class[GS_CLASS_COUNT];
 } gs_engine_stats;
 
-/* Starts the engine thread. Takes the backend: it is destroyed with the engine. */
-int gs_engine_create(const gs_engine_config *cfg, gs_backend *backend, gs_engine **out, char *err,
-                     size_t errlen);
+/* Starts the engine thread, which opens the backend; it is destroyed with the engine. */
+int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, size_t errlen);
+gs_engine_state gs_engine_get_state(const gs_engine *e); /* any thread; wake is called on change */
+const char *gs_engine_error(const gs_engine *e);         /* after FAILED */
 /* Cancels what is left, stops the thread, frees. Call from the event-loop thread; events not yet
  * polled are dropped, their sequences freed by nobody: poll to the end first. */
 void gs_engine_free(gs_engine *e);
@@ -93,6 +120,10 @@ void gs_engine_submit(gs_engine *e, gs_seq *q);   /* any thread */
 void gs_engine_cancel(gs_engine *e, gs_seq *q);   /* any thread that owns the request; idempotent */
 bool gs_engine_poll(gs_engine *e, gs_event *out); /* event-loop thread */
 void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out);
+/* Of the open backend; after READY. */
 void gs_engine_info(const gs_engine *e, gs_backend_info *out);
+/* For shutdown and tests: the backend, after READY. Only gs_fake_release may be called on it from
+ * another thread. */
+gs_backend *gs_engine_backend(const gs_engine *e);
 
 #endif

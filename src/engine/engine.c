@@ -1,0 +1,545 @@
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#define OUTBOX_EVENTS 8192
+
+/*
+ * Hand-over of a sequence back to its owner. The owner may send a cancel at the very moment in
+ * which the sequence ends; the cancel message lives inside the sequence, so the sequence must not
+ * be given back while that message is still queued:
+ *
+ *     LIVE ──engine ends it──► ENDED        END is posted at once; later cancels do nothing
+ *     LIVE ──owner cancels───► CANCELLING   END is posted only once the message was received
+ */
+enum { LIFE_LIVE, LIFE_ENDED, LIFE_CANCELLING };
+
+struct gs_engine {
+    gs_engine_config cfg;
+    pthread_t thread;
+    /* engine thread's */
+    gs_backend *backend;
+    gs_kv *kv;
+    gs_sched *sched;
+    gs_batch_item *items;    /* [max_seqs] */
+    gs_sample *samples;      /* [max_seqs] */
+    gs_item_result *results; /* [max_seqs] */
+    bool posted;             /* events since the last wake */
+    /* shared: queues and single atomics */
+    gs_mpsc inbox;
+    gs_spsc outbox;
+    atomic_int sleeping;
+    atomic_int stop;
+    atomic_int state;
+    atomic_ullong next_id;
+    int wake_fd;
+    char error[256];      /* written before state becomes FAILED */
+    gs_backend_info info; /* written before state becomes READY */
+    struct {
+        atomic_int n_running, n_waiting;
+        atomic_int running_by_class[GS_CLASS_COUNT], waiting_by_class[GS_CLASS_COUNT];
+        atomic_uint kv_held, kv_cached;
+        atomic_ullong steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
+        atomic_ullong lookup_tokens, hit_tokens;
+        atomic_llong step_began_ns, busy_ns;
+    } stats;
+};
+
+/* ---- Sequences ----------------------------------------------------------------------------------
+ */
+
+gs_seq *gs_seq_create(const int32_t *prompt, int32_t n_prompt, int32_t max_output) {
+    gs_seq *q = gs_calloc(1, sizeof(*q));
+    if (!q)
+        return NULL;
+    size_t room = (size_t)n_prompt + (size_t)max_output;
+    q->desc.tokens = gs_array(room > 0 ? room : 1, sizeof(int32_t));
+    if (!q->desc.tokens) {
+        gs_free(q);
+        return NULL;
+    }
+    if (n_prompt > 0)
+        memcpy(q->desc.tokens, prompt, (size_t)n_prompt * sizeof(int32_t));
+    q->desc.n_prompt = n_prompt;
+    q->desc.max_output = max_output;
+    q->desc.cls = GS_CLASS_CHAT;
+    q->desc.user = q;
+    q->submit_msg = (gs_engine_msg){.seq = q};
+    q->cancel_msg = (gs_engine_msg){.seq = q, .cancel = true};
+    atomic_init(&q->life, LIFE_LIVE);
+    gs_sampler_default(&q->sampler);
+    return q;
+}
+
+int gs_seq_set_bias(gs_seq *q, const gs_logit_bias *bias, int32_t n) {
+    gs_logit_bias *copy = gs_array(n > 0 ? (size_t)n : 1, sizeof(*copy));
+    if (!copy)
+        return GS_ERR_NOMEM;
+    memcpy(copy, bias, (size_t)n * sizeof(*copy));
+    gs_free(q->own_bias);
+    q->own_bias = copy;
+    q->sampler.bias = copy;
+    q->sampler.n_bias = n;
+    return 0;
+}
+
+void gs_seq_free(gs_seq *q) {
+    if (!q)
+        return;
+    gs_free(q->desc.tokens);
+    gs_free(q->own_bias);
+    gs_free(q);
+}
+
+/* ---- Events to the event loop -------------------------------------------------------------------
+ */
+
+static void wake_owner(gs_engine *e) {
+    if (e->posted && e->cfg.wake)
+        e->cfg.wake(e->cfg.wake_arg);
+    e->posted = false;
+}
+
+/* A full outbox means that the event loop is thousands of events behind: wait for it rather than
+ * lose one. The loop never waits for the engine, so this can't deadlock. */
+static void post(gs_engine *e, gs_event *ev) {
+    ev->time_ns = gs_now_ns();
+    e->posted = true;
+    while (!gs_spsc_push(&e->outbox, ev)) {
+        wake_owner(e);
+        e->posted = true;
+        struct timespec t = {0, 100 * GS_NS_PER_US};
+        nanosleep(&t, NULL);
+    }
+}
+
+static void post_end(gs_engine *e, gs_seq *q, const gs_seq_end *end) {
+    gs_event ev = {.kind = GS_EVENT_END, .seq = q};
+    ev.u.end = *end;
+    post(e, &ev);
+}
+
+static void finish(gs_engine *e, gs_seq *q, const gs_seq_end *end) {
+    int live = LIFE_LIVE;
+    if (atomic_compare_exchange_strong(&q->life, &live, LIFE_ENDED) || q->cancel_seen) {
+        post_end(e, q, end);
+        return;
+    }
+    q->held_end = *end; /* a cancel is on its way: give the sequence back when it arrives */
+    q->end_held = true;
+}
+
+static void report_ends(gs_engine *e) {
+    gs_seq_end end;
+    while (gs_sched_next_end(e->sched, &end))
+        finish(e, end.user, &end);
+}
+
+/* ---- Inbox
+ * ---------------------------------------------------------------------------------------- */
+
+static void reject(gs_engine *e, gs_seq *q, const gs_admission *adm) {
+    int live = LIFE_LIVE;
+    if (!atomic_compare_exchange_strong(&q->life, &live, LIFE_ENDED)) {
+        /* Cancelled meanwhile: its END comes with the cancel message. */
+        q->held_end = (gs_seq_end){.id = q->desc.id, .user = q, .reason = GS_END_CANCELLED};
+        q->end_held = true;
+        return;
+    }
+    gs_event ev = {.kind = GS_EVENT_REJECTED, .seq = q};
+    ev.u.admission = *adm;
+    post(e, &ev);
+}
+
+static void handle_submit(gs_engine *e, gs_seq *q, int64_t now_ns) {
+    gs_admission adm = {0};
+    q->desc.id = atomic_fetch_add(&e->next_id, 1) + 1;
+    if (q->desc.arrival_ns == 0)
+        q->desc.arrival_ns = now_ns;
+    if (atomic_load(&e->state) != GS_ENGINE_READY) {
+        adm.code = GS_ERR_UNAVAILABLE;
+        adm.reason = "the model is not loaded";
+        reject(e, q, &adm);
+        return;
+    }
+    int rc = gs_sched_submit(e->sched, &q->desc, now_ns, &adm);
+    adm.code = rc;
+    if (rc != 0) {
+        reject(e, q, &adm);
+        return;
+    }
+    q->admitted = true;
+    gs_event ev = {.kind = GS_EVENT_ADMITTED, .seq = q};
+    ev.u.admission = adm;
+    post(e, &ev);
+}
+
+static void handle_cancel(gs_engine *e, gs_seq *q, int64_t now_ns) {
+    q->cancel_seen = true;
+    if (q->end_held) {
+        post_end(e, q, &q->held_end);
+        return;
+    }
+    if (q->admitted)
+        gs_sched_cancel(e->sched, q->desc.id, now_ns);
+}
+
+/* True when there was anything. */
+static bool drain_inbox(gs_engine *e) {
+    bool any = false;
+    gs_mpsc_node *n;
+    while ((n = gs_mpsc_pop(&e->inbox))) {
+        gs_engine_msg *m = (gs_engine_msg *)(void *)n;
+        int64_t now_ns = gs_now_ns();
+        any = true;
+        if (m->cancel)
+            handle_cancel(e, m->seq, now_ns);
+        else
+            handle_submit(e, m->seq, now_ns);
+    }
+    return any;
+}
+
+/* Sleeps until until_ns, or until the inbox has something. */
+static void wait_for_work(gs_engine *e, int64_t until_ns) {
+    atomic_store(&e->sleeping, 1);
+    /* Whoever pushed before the store above did not see us sleeping: look once more. */
+    if (drain_inbox(e) || atomic_load(&e->stop)) {
+        atomic_store(&e->sleeping, 0);
+        return;
+    }
+    struct pollfd p = {.fd = e->wake_fd, .events = POLLIN};
+    struct timespec t = {0, 0}, *limit = NULL;
+    if (until_ns != GS_NEVER_NS) {
+        int64_t left_ns = until_ns - gs_now_ns();
+        if (left_ns > 0)
+            t = (struct timespec){left_ns / GS_NS_PER_S, left_ns % GS_NS_PER_S};
+        limit = &t;
+    }
+    if (ppoll(&p, 1, limit, NULL) > 0) {
+        uint64_t count;
+        (void)!read(e->wake_fd, &count, sizeof(count));
+    }
+    atomic_store(&e->sleeping, 0);
+}
+
+static void wake_engine(gs_engine *e) {
+    if (atomic_exchange(&e->sleeping, 0)) {
+        uint64_t one = 1;
+        (void)!write(e->wake_fd, &one, sizeof(one));
+    }
+}
+
+/* ---- A step
+ * --------------------------------------------------------------------------------------- */
+
+static void build_batch(gs_engine *e, const gs_plan *plan, gs_batch *batch) {
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        const gs_plan_item *p = &plan->items[i];
+        const gs_seq *q = p->user;
+        e->items[i] = (gs_batch_item){
+            .slot = p->slot,
+            .pos = p->pos,
+            .n_tokens = p->n_tokens,
+            .tokens = p->tokens,
+            .blocks = p->blocks,
+            .n_blocks = p->n_blocks,
+            .sampler = p->sample ? &q->sampler : NULL,
+            .history = q->desc.tokens,
+            .n_history = p->pos + p->n_tokens,
+            .n_prompt = q->desc.n_prompt,
+            .sample = p->sample ? &e->samples[i] : NULL,
+        };
+    }
+    *batch = (gs_batch){
+        .n_items = plan->n_items,
+        .n_tokens = plan->n_tokens,
+        .items = e->items,
+        .copies = plan->copies,
+        .n_copies = plan->n_copies,
+    };
+}
+
+static bool is_eog(const gs_sampler *s, int32_t token) {
+    for (int32_t i = 0; i < s->n_eog; i++) {
+        if (s->eog[i] == token)
+            return true;
+    }
+    return false;
+}
+
+static void collect_results(gs_engine *e, const gs_plan *plan) {
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        gs_item_result *r = &e->results[i];
+        *r = (gs_item_result){0};
+        if (!plan->items[i].sample)
+            continue;
+        const gs_seq *q = plan->items[i].user;
+        r->err = e->samples[i].err;
+        r->token = e->samples[i].token;
+        r->stop = !r->err && is_eog(&q->sampler, r->token) && !q->sampler.ignore_eos;
+    }
+}
+
+static void post_tokens(gs_engine *e, const gs_plan *plan) {
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        if (!plan->items[i].sample || e->results[i].err)
+            continue;
+        gs_event ev = {.kind = GS_EVENT_TOKEN, .seq = plan->items[i].user};
+        ev.u.token.sample = e->samples[i];
+        ev.u.token.stop = e->results[i].stop;
+        ev.u.token.n_cached = plan->items[i].n_cached;
+        post(e, &ev);
+    }
+}
+
+static void publish_stats(gs_engine *e) {
+    gs_sched_stats s;
+    gs_kv_stats k;
+    gs_sched_get_stats(e->sched, &s);
+    gs_kv_get_stats(e->kv, &k);
+    atomic_store(&e->stats.n_running, s.n_running);
+    atomic_store(&e->stats.n_waiting, s.n_waiting);
+    for (int c = 0; c < GS_CLASS_COUNT; c++) {
+        atomic_store(&e->stats.running_by_class[c], s.n_running_by_class[c]);
+        atomic_store(&e->stats.waiting_by_class[c], s.n_waiting_by_class[c]);
+    }
+    atomic_store(&e->stats.kv_held, k.n_held);
+    atomic_store(&e->stats.kv_cached, k.n_cached);
+    atomic_store(&e->stats.steps, s.steps);
+    atomic_store(&e->stats.preemptions, s.preemptions);
+    atomic_store(&e->stats.prefill_tokens, s.prefill_tokens);
+    atomic_store(&e->stats.decode_tokens, s.decode_tokens);
+    atomic_store(&e->stats.recomputed_tokens, s.recomputed_tokens);
+    atomic_store(&e->stats.lookup_tokens, k.lookups_tokens);
+    atomic_store(&e->stats.hit_tokens, k.hits_tokens);
+}
+
+static void check_invariants(const gs_engine *e) {
+    char err[256] = "";
+    if (!e->cfg.check || gs_sched_check(e->sched, err, sizeof(err)) == 0)
+        return;
+    gs_error("engine", "invariant broken: %s", err);
+    GS_ASSERT(!"scheduler invariant broken");
+}
+
+static void run_step(gs_engine *e, const gs_plan *plan) {
+    gs_batch batch;
+    build_batch(e, plan, &batch);
+    int64_t began_ns = gs_now_ns();
+    atomic_store(&e->stats.step_began_ns, began_ns);
+    int rc = e->backend->ops->forward(e->backend, &batch);
+    int64_t ended_ns = gs_now_ns();
+    atomic_store(&e->stats.step_began_ns, 0);
+    atomic_fetch_add(&e->stats.busy_ns, ended_ns - began_ns);
+    gs_step_result result = {.err = rc, .elapsed_ns = ended_ns - began_ns, .items = e->results};
+    if (rc == 0)
+        collect_results(e, plan);
+    else
+        gs_warn("engine", "a step failed: %s sequences=%d", gs_err_text(rc), plan->n_items);
+    /* Tokens first: a sequence's END must follow its last token. The plan's own arrays stay valid
+     * until the commit, which appends the tokens to each sequence. */
+    if (rc == 0)
+        post_tokens(e, plan);
+    gs_sched_commit(e->sched, plan, &result, ended_ns);
+}
+
+/* The whole engine: drain, plan, forward, commit. */
+static void engine_loop(gs_engine *e) {
+    while (!atomic_load(&e->stop)) {
+        gs_plan plan;
+        drain_inbox(e);
+        gs_sched_plan(e->sched, gs_now_ns(), &plan);
+        if (plan.n_items > 0)
+            run_step(e, &plan);
+        report_ends(e);
+        check_invariants(e);
+        publish_stats(e);
+        wake_owner(e);
+        if (plan.n_items == 0)
+            wait_for_work(e, plan.wake_ns);
+    }
+}
+
+/* ---- Start and stop
+ * --------------------------------------------------------------------------------- */
+
+static int open_parts(gs_engine *e) {
+    int rc = e->cfg.open(e->cfg.open_arg, &e->backend, e->error, sizeof(e->error));
+    if (rc != 0)
+        return rc;
+    e->backend->ops->info(e->backend, &e->info);
+    const gs_backend_info *bi = &e->info;
+    gs_kv_config kc = {.n_blocks = bi->n_kv_blocks,
+                       .block_tokens = bi->block_tokens,
+                       .max_seqs = bi->max_seqs,
+                       .max_blocks_per_seq =
+                           (bi->max_context + bi->block_tokens - 1) / bi->block_tokens,
+                       .no_prefix_cache = e->cfg.no_prefix_cache};
+    rc = gs_kv_create(&kc, &e->kv);
+    if (rc != 0)
+        return gs_fail(e->error, sizeof(e->error), rc, "KV ledger: %s", gs_err_text(rc));
+    gs_sched_config sc = {.max_seqs = bi->max_seqs,
+                          .max_waiting = e->cfg.max_waiting,
+                          .max_batch_tokens = bi->max_batch_tokens,
+                          .prefill_chunk = e->cfg.prefill_chunk,
+                          .max_context = bi->max_context,
+                          .max_persons = e->cfg.max_persons,
+                          .policy = e->cfg.policy,
+                          .seed = e->cfg.seed};
+    rc = gs_sched_create(&sc, e->kv, &e->sched);
+    if (rc != 0)
+        return gs_fail(e->error, sizeof(e->error), rc, "scheduler: %s", gs_err_text(rc));
+    size_t n = (size_t)bi->max_seqs;
+    e->items = gs_calloc(n, sizeof(*e->items));
+    e->samples = gs_calloc(n, sizeof(*e->samples));
+    e->results = gs_calloc(n, sizeof(*e->results));
+    if (!e->items || !e->samples || !e->results)
+        return gs_fail(e->error, sizeof(e->error), GS_ERR_NOMEM, "out of memory");
+    return 0;
+}
+
+/* A failed engine still answers: everything is rejected until it is freed. */
+static void refuse_loop(gs_engine *e) {
+    while (!atomic_load(&e->stop)) {
+        drain_inbox(e);
+        wake_owner(e);
+        wait_for_work(e, GS_NEVER_NS);
+    }
+}
+
+static void *engine_main(void *arg) {
+    gs_engine *e = arg;
+    pthread_setname_np(pthread_self(), "gs-engine");
+    int rc = open_parts(e);
+    atomic_store(&e->state, rc == 0 ? GS_ENGINE_READY : GS_ENGINE_FAILED);
+    e->posted = true;
+    wake_owner(e);
+    if (rc == 0)
+        engine_loop(e);
+    else
+        refuse_loop(e);
+    gs_sched_free(e->sched);
+    gs_kv_free(e->kv);
+    if (e->backend)
+        e->backend->ops->destroy(e->backend);
+    return NULL;
+}
+
+int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, size_t errlen) {
+    gs_engine *e = gs_aligned(64, sizeof(*e));
+    if (!e)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
+    memset(e, 0, sizeof(*e));
+    e->cfg = *cfg;
+    gs_mpsc_init(&e->inbox);
+    int rc = gs_spsc_init(&e->outbox, OUTBOX_EVENTS, sizeof(gs_event));
+    if (rc != 0) {
+        gs_free(e);
+        return gs_fail(err, errlen, rc, "out of memory");
+    }
+    e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (e->wake_fd < 0) {
+        rc = gs_fail(err, errlen, GS_ERR_IO, "eventfd: %s", strerror(errno));
+        goto fail;
+    }
+    atomic_store(&e->state, GS_ENGINE_LOADING);
+    if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
+        close(e->wake_fd);
+        rc = gs_fail(err, errlen, GS_ERR_NOMEM, "could not start the engine thread");
+        goto fail;
+    }
+    *out = e;
+    return 0;
+fail:
+    gs_spsc_deinit(&e->outbox);
+    gs_free(e);
+    return rc;
+}
+
+void gs_engine_free(gs_engine *e) {
+    if (!e)
+        return;
+    atomic_store(&e->stop, 1);
+    uint64_t one = 1;
+    (void)!write(e->wake_fd, &one, sizeof(one));
+    pthread_join(e->thread, NULL);
+    close(e->wake_fd);
+    gs_spsc_deinit(&e->outbox);
+    gs_free(e->items);
+    gs_free(e->samples);
+    gs_free(e->results);
+    gs_free(e);
+}
+
+/* ---- Other threads
+ * ------------------------------------------------------------------------------------ */
+
+void gs_engine_submit(gs_engine *e, gs_seq *q) {
+    gs_mpsc_push(&e->inbox, &q->submit_msg.node);
+    wake_engine(e);
+}
+
+void gs_engine_cancel(gs_engine *e, gs_seq *q) {
+    int live = LIFE_LIVE;
+    if (!atomic_compare_exchange_strong(&q->life, &live, LIFE_CANCELLING))
+        return;
+    gs_mpsc_push(&e->inbox, &q->cancel_msg.node);
+    wake_engine(e);
+}
+
+bool gs_engine_poll(gs_engine *e, gs_event *out) {
+    return gs_spsc_pop(&e->outbox, out);
+}
+
+gs_engine_state gs_engine_get_state(const gs_engine *e) {
+    return (gs_engine_state)atomic_load(&e->state);
+}
+
+const char *gs_engine_error(const gs_engine *e) {
+    return e->error;
+}
+
+void gs_engine_info(const gs_engine *e, gs_backend_info *out) {
+    *out = e->info;
+}
+
+gs_backend *gs_engine_backend(const gs_engine *e) {
+    return e->backend;
+}
+
+void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out) {
+    *out = (gs_engine_stats){
+        .n_running = atomic_load(&e->stats.n_running),
+        .n_waiting = atomic_load(&e->stats.n_waiting),
+        .kv_blocks_held = atomic_load(&e->stats.kv_held),
+        .kv_blocks_cached = atomic_load(&e->stats.kv_cached),
+        .steps = atomic_load(&e->stats.steps),
+        .preemptions = atomic_load(&e->stats.preemptions),
+        .prefill_tokens = atomic_load(&e->stats.prefill_tokens),
+        .decode_tokens = atomic_load(&e->stats.decode_tokens),
+        .recomputed_tokens = atomic_load(&e->stats.recomputed_tokens),
+        .prefix_lookup_tokens = atomic_load(&e->stats.lookup_tokens),
+        .prefix_hit_tokens = atomic_load(&e->stats.hit_tokens),
+        .step_began_ns = atomic_load(&e->stats.step_began_ns),
+        .busy_ns = atomic_load(&e->stats.busy_ns),
+    };
+    if (atomic_load(&e->state) == GS_ENGINE_READY)
+        out->kv_blocks_total = e->info.n_kv_blocks;
+    for (int c = 0; c < GS_CLASS_COUNT; c++) {
+        out->n_running_by_class[c] = atomic_load(&e->stats.running_by_class[c]);
+        out->n_waiting_by_class[c] = atomic_load(&e->stats.waiting_by_class[c]);
+    }
+}

@@ -1,0 +1,170 @@
+/*
+ * The fake backend: deterministic tokens with programmable latency and faults.
+ *
+ * It keeps real (tiny) KV pages, one int32 per position, and derives each token from the whole
+ * history read back through the block table it was given. A wrong table, a missing copy or a page
+ * given to two sequences therefore changes the text, and a prefix-cache hit must give exactly the
+ * bytes of a cold run.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/sys.h"
+#include "engine/backend.h"
+
+typedef struct fake {
+    gs_backend base;
+    gs_fake_config cfg;
+    int32_t *pages; /* [n_kv_blocks][block_tokens] */
+    uint64_t step;
+    pthread_mutex_t lock; /* only for the programmed hang */
+    pthread_cond_t released_cond;
+    bool released;
+} fake;
+
+static void fake_info(const gs_backend *b, gs_backend_info *out) {
+    const fake *f = (const fake *)(const void *)b;
+    *out = (gs_backend_info){
+        .name = "fake",
+        .n_vocab = f->cfg.n_vocab,
+        .max_context = f->cfg.max_context,
+        .max_batch_tokens = f->cfg.max_batch_tokens,
+        .max_seqs = f->cfg.max_seqs,
+        .n_kv_blocks = f->cfg.n_kv_blocks,
+        .block_tokens = f->cfg.block_tokens,
+        .kv_bytes = (size_t)f->cfg.n_kv_blocks * (size_t)f->cfg.block_tokens * sizeof(int32_t),
+    };
+}
+
+static int32_t *cell(const fake *f, const uint32_t *blocks, int32_t pos) {
+    size_t block = blocks[pos / f->cfg.block_tokens];
+    return &f->pages[block * (size_t)f->cfg.block_tokens + (size_t)(pos % f->cfg.block_tokens)];
+}
+
+/* FNV-1a over the history as the pages hold it, then a final mix (SplitMix64). */
+static uint64_t hash_history(const fake *f, const gs_batch_item *it) {
+    uint64_t h = 1469598103934665603ULL;
+    int32_t n = it->pos + it->n_tokens;
+    for (int32_t p = 0; p < n; p++) {
+        h ^= (uint32_t)*cell(f, it->blocks, p);
+        h *= 1099511628211ULL;
+    }
+    if (it->sampler->temperature > 0)
+        h ^= it->sampler->seed * 0xD1342543DE82EF95ULL;
+    h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    h = (h ^ (h >> 27)) * 0x94D049BB133111EBULL;
+    return h ^ (h >> 31);
+}
+
+static void fake_sample(const fake *f, const gs_batch_item *it) {
+    gs_sample *out = it->sample;
+    uint64_t h = hash_history(f, it);
+    int32_t n_output = it->n_history - it->n_prompt;
+    out->err = 0;
+    out->token = f->cfg.first_token + (int32_t)(h % (uint64_t)f->cfg.n_tokens);
+    if (f->cfg.eos_token >= 0 && f->cfg.eos_after > 0 && n_output + 1 >= f->cfg.eos_after &&
+        !it->sampler->ignore_eos)
+        out->token = f->cfg.eos_token;
+    /* Halving probabilities, so that tests can recompute every number. */
+    out->logprob = -0.6931472f;
+    out->n_top = it->sampler->n_logprobs > 0 ? it->sampler->n_logprobs : 0;
+    for (int32_t i = 0; i < out->n_top; i++) {
+        int32_t id = f->cfg.first_token + (out->token - f->cfg.first_token + i) % f->cfg.n_tokens;
+        out->top[i] = (gs_token_prob){i == 0 ? out->token : id, -0.6931472f * (float)(i + 1)};
+    }
+}
+
+static void wait_ns(int64_t ns) {
+    if (ns <= 0)
+        return;
+    struct timespec t = {ns / GS_NS_PER_S, ns % GS_NS_PER_S};
+    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &t, &t) == EINTR)
+        ;
+}
+
+static void hang(fake *f) {
+    pthread_mutex_lock(&f->lock);
+    while (!f->released)
+        pthread_cond_wait(&f->released_cond, &f->lock);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static int fake_forward(gs_backend *b, gs_batch *batch) {
+    fake *f = (fake *)(void *)b;
+    f->step++;
+    size_t page_bytes = (size_t)f->cfg.block_tokens * sizeof(int32_t);
+    for (int32_t i = 0; i < batch->n_copies; i++) {
+        const gs_kv_copy_op *c = &batch->copies[i];
+        GS_ASSERT(c->dst < f->cfg.n_kv_blocks && c->src < f->cfg.n_kv_blocks);
+        memcpy((char *)f->pages + c->dst * page_bytes, (char *)f->pages + c->src * page_bytes,
+               (size_t)c->n_tokens * sizeof(int32_t));
+    }
+    int64_t cost_ns = f->cfg.step_ns;
+    for (int32_t i = 0; i < batch->n_items; i++) {
+        const gs_batch_item *it = &batch->items[i];
+        cost_ns +=
+            it->n_tokens > 1 ? it->n_tokens * f->cfg.prefill_token_ns : f->cfg.decode_token_ns;
+        for (int32_t t = 0; t < it->n_tokens; t++)
+            *cell(f, it->blocks, it->pos + t) = it->tokens[t];
+    }
+    wait_ns(cost_ns);
+    if (f->step == f->cfg.hang_step)
+        hang(f);
+    if (f->step == f->cfg.fail_step || f->step == f->cfg.hang_step)
+        return GS_ERR_BACKEND;
+    for (int32_t i = 0; i < batch->n_items; i++) {
+        const gs_batch_item *it = &batch->items[i];
+        if (it->sample)
+            fake_sample(f, it);
+    }
+    if (f->step == f->cfg.fail_item_step && batch->n_items > 0 && batch->items[0].sample)
+        batch->items[0].sample->err = GS_ERR_BACKEND;
+    return 0;
+}
+
+static void fake_destroy(gs_backend *b) {
+    fake *f = (fake *)(void *)b;
+    pthread_mutex_destroy(&f->lock);
+    pthread_cond_destroy(&f->released_cond);
+    gs_free(f->pages);
+    gs_free(f);
+}
+
+static const gs_backend_ops fake_ops = {
+    .name = "fake",
+    .info = fake_info,
+    .forward = fake_forward,
+    .destroy = fake_destroy,
+};
+
+int gs_fake_create(const gs_fake_config *cfg, gs_backend **out) {
+    if (cfg->n_kv_blocks == 0 || cfg->block_tokens <= 0 || cfg->n_tokens <= 0 ||
+        cfg->first_token < 0 || cfg->first_token + cfg->n_tokens > cfg->n_vocab)
+        return GS_ERR_INVALID;
+    fake *f = gs_calloc(1, sizeof(*f));
+    if (!f)
+        return GS_ERR_NOMEM;
+    f->base.ops = &fake_ops;
+    f->cfg = *cfg;
+    f->pages = gs_calloc((size_t)cfg->n_kv_blocks * (size_t)cfg->block_tokens, sizeof(int32_t));
+    if (!f->pages) {
+        gs_free(f);
+        return GS_ERR_NOMEM;
+    }
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->released_cond, NULL);
+    *out = &f->base;
+    return 0;
+}
+
+void gs_fake_release(gs_backend *b) {
+    fake *f = (fake *)(void *)b;
+    pthread_mutex_lock(&f->lock);
+    f->released = true;
+    pthread_cond_broadcast(&f->released_cond);
+    pthread_mutex_unlock(&f->lock);
+}
