@@ -61,6 +61,7 @@ typedef struct gs_kv_stats {
 
 int gs_kv_create(const gs_kv_config *cfg, gs_kv **out); /* GS_ERR_INVALID, GS_ERR_NOMEM */
 void gs_kv_free(gs_kv *kv);
+void gs_kv_get_config(const gs_kv *kv, gs_kv_config *out);
 
 /*
  * Opens slot for a sequence whose known tokens are tokens[0..n): takes what the prefix cache has
@@ -72,6 +73,10 @@ int gs_kv_seq_open(gs_kv *kv, int32_t slot, uint64_t scope, const int32_t *token
                    gs_kv_reuse *out);
 /* How many tokens gs_kv_seq_open would reuse; changes nothing, not even LRU order. */
 int32_t gs_kv_peek(const gs_kv *kv, uint64_t scope, const int32_t *tokens, int32_t n);
+/* What opening a slot for tokens[0..n) and growing it to n_tokens positions would take out of
+ * gs_kv_available. Exact; changes nothing. */
+uint32_t gs_kv_open_needs(const gs_kv *kv, uint64_t scope, const int32_t *tokens, int32_t n,
+                          int32_t n_tokens);
 /* Blocks the slot lacks to hold positions [0, n_tokens). */
 uint32_t gs_kv_seq_lacks(const gs_kv *kv, int32_t slot, int32_t n_tokens);
 /* Makes room for positions [0, n_tokens), evicting cached prefixes as needed. All or nothing:
@@ -87,7 +92,8 @@ const uint32_t *gs_kv_seq_blocks(const gs_kv *kv, int32_t slot, int32_t *n_block
 uint32_t gs_kv_available(const gs_kv *kv);
 /* Blocks that only this slot holds: what closing it would make available. */
 uint32_t gs_kv_seq_exclusive(const gs_kv *kv, int32_t slot);
-/* Forgets cached prefixes of one scope, or of all with scope_all. Returns blocks freed. */
+/* Forgets the published prefixes of one scope, or of all with scope_all, also those in use: no
+ * later lookup finds them. Returns blocks freed. */
 uint32_t gs_kv_drop_cached(gs_kv *kv, uint64_t scope, bool scope_all);
 void gs_kv_get_stats(const gs_kv *kv, gs_kv_stats *out);
 /* All invariants; GS_OK, or GS_ERR_INTERNAL with a sentence. O(blocks + tables). */

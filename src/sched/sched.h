@@ -40,7 +40,8 @@ typedef struct gs_policy_ops gs_policy_ops; /* sched/policy.h: one of the four v
 typedef struct gs_sched_config {
     int32_t max_seqs;         /* running sequences = KV slots */
     int32_t max_waiting;      /* beyond: GS_ERR_OVERLOADED */
-    int32_t max_batch_tokens; /* planned tokens of one step */
+    int32_t max_batch_tokens; /* planned tokens of one step; more than max_seqs, or decodes alone
+                                 fill it and a new prompt waits */
     int32_t prefill_chunk;    /* most prompt tokens of one sequence in one step; multiple of 32 */
     int32_t max_context;      /* tokens of one sequence, prompt + output */
     uint32_t max_persons;
@@ -154,12 +155,13 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
  * commit the end is reported at commit; else at once, and everything it held is free. */
 int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns);
 /* The plan's arrays stay valid until the matching commit. Plan and commit alternate; a plan with
- * n_items == 0 is not committed. */
+ * n_items == 0 is not committed. Planning may end a sequence (it alone outgrew the KV pool): look
+ * at gs_sched_next_end after an empty plan too, whose wake_ns is then now_ns. */
 void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out);
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns);
 /* Safepoint between layers of a pure-background step: whether to give way. First policy: never. */
 bool gs_sched_should_yield(const gs_sched *s, int64_t now_ns);
-/* Pops the next ended sequence. */
+/* Pops the next ended sequence; false between plan and commit. */
 bool gs_sched_next_end(gs_sched *s, gs_seq_end *out);
 
 void gs_sched_get_stats(const gs_sched *s, gs_sched_stats *out);

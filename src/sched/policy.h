@@ -1,0 +1,42 @@
+/*
+ * Scheduling policy: which sequences advance in the next step. One of the four vtables.
+ *
+ * The core (sched.c, sched_core.c) keeps states, KV, ids, ends and statistics right whatever a
+ * policy decides; the policy only chooses, through the gs_sched_core_* calls of sched_impl.h.
+ * A policy is pure like the scheduler: no clock, no I/O, no allocation.
+ */
+#ifndef GS_SCHED_POLICY_H
+#define GS_SCHED_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sched/sched.h"
+
+typedef struct gs_sched_seq gs_sched_seq; /* sched_impl.h */
+
+struct gs_policy_ops {
+    const char *name;
+    /* Fills the step. Must plan at least one item, or end a sequence, while any is running or
+     * waiting and may run now; else it sets the plan's wake_ns (GS_NEVER_NS before the call). */
+    void (*plan)(gs_sched *s, int64_t now_ns);
+
+    /* ---- optional: NULL means the default in brackets ---- */
+    /* Bytes of zeroed state that gs_sched_policy_state returns; max_persons etc. size it. [0] */
+    size_t (*state_bytes)(const gs_sched_config *cfg);
+    /* After a sequence passed the core's checks: GS_OK or a refusal, with out filled. [GS_OK] */
+    int (*admit)(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admission *out);
+    void (*on_submit)(gs_sched *s, gs_sched_seq *q, int64_t now_ns); /* [nothing] */
+    /* After the core has applied the results; ended sequences are gone from the lists. [nothing] */
+    void (*on_commit)(gs_sched *s, const gs_step_result *r, int64_t now_ns);
+    void (*on_end)(gs_sched *s, const gs_sched_seq *q);      /* [nothing] */
+    bool (*should_yield)(const gs_sched *s, int64_t now_ns); /* [false] */
+    /* The policy's own invariants, after the core's. [GS_OK] */
+    int (*check)(const gs_sched *s, char *err, size_t errlen);
+};
+
+/* "fcfs": decodes first, then chunked prefill in arrival order. The default. */
+extern const gs_policy_ops gs_policy_fcfs;
+
+#endif

@@ -1,0 +1,78 @@
+/*
+ * First come, first served: decodes first, then prefill chunks, both in arrival order, then new
+ * sequences (the order of Sarathi-Serve, OSDI'24, Algorithm 3). KV runs out by design: sequences
+ * are admitted for what they know and 10 %, not for the longest answer they could give, and the
+ * latest arrival gives its blocks back when the bet is lost (recompute as in vLLM, SOSP'23 §4.5).
+ *
+ * Why something always moves. A sequence that needs a block takes it from the latest arrival that
+ * may be preempted; if that is itself, it keeps what it has and waits for the others. So nothing
+ * moves only if no running sequence has a victim but itself. Sequences at the preemption limit are
+ * no victims, but they were admitted only when the full length of all such sequences fitted
+ * together, so they never lack a block once the others are gone. What is left is one sequence
+ * alone that is longer than the pool: it ends with GS_ERR_KV_FULL.
+ */
+#include "sched/sched_impl.h"
+
+#include "base/err.h"
+
+/* The latest arrival that may be preempted for q; NULL if there is none but q. */
+static gs_sched_seq *find_victim(const gs_sched *s, const gs_sched_seq *q) {
+    gs_sched_seq *v = s->running.tail;
+    while (v && v->n_preempted >= GS_SCHED_MAX_PREEMPTIONS)
+        v = v->prev;
+    return v == q ? NULL : v;
+}
+
+static void plan_running(gs_sched *s, bool decode) {
+    gs_sched_seq *next;
+    for (gs_sched_seq *q = s->running.head; q && gs_sched_core_budget(s) > 0; q = next) {
+        if (q->item < 0 && gs_sched_is_decode(q) == decode) {
+            gs_sched_seq *victim = q;
+            while (victim && gs_sched_core_extend(s, q, s->cfg.prefill_chunk) < 0) {
+                victim = find_victim(s, q);
+                if (victim)
+                    gs_sched_core_preempt(s, victim);
+            }
+        }
+        next = q->next;
+    }
+}
+
+/* Blocks that running sequences are expected to take: not for newcomers. */
+static uint64_t reserved_blocks(const gs_sched *s) {
+    uint64_t n = 0;
+    for (const gs_sched_seq *q = s->running.head; q; q = q->next)
+        n += gs_kv_seq_lacks(s->kv, q->slot, gs_sched_core_goal(s, q));
+    return n;
+}
+
+/* Strictly in order: a later one that is small never passes one that waits for room. */
+static void admit_waiting(gs_sched *s) {
+    while (s->waiting.head && s->n_free_slots > 0 && gs_sched_core_budget(s) > 0) {
+        gs_sched_seq *q = s->waiting.head;
+        if (s->running.n > 0) {
+            const uint32_t needs = gs_kv_open_needs(s->kv, q->d.cache_scope, q->d.tokens,
+                                                    gs_sched_n_known(q), gs_sched_core_goal(s, q));
+            if (needs + reserved_blocks(s) > gs_kv_available(s->kv))
+                break;
+        }
+        if (gs_sched_core_admit(s, q, s->cfg.prefill_chunk) < 0)
+            break;
+    }
+}
+
+static void fcfs_plan(gs_sched *s, int64_t now_ns) {
+    (void)now_ns;
+    for (;;) {
+        plan_running(s, true);
+        plan_running(s, false);
+        /* Who was preempted in this step does not come back in it, unless nobody is left. */
+        if (s->plan.n_preempted == 0 || s->plan.n_items == 0)
+            admit_waiting(s);
+        if (s->plan.n_items > 0 || s->running.n == 0)
+            break;
+        gs_sched_core_end(s, s->running.tail, GS_END_ERROR, GS_ERR_KV_FULL);
+    }
+}
+
+const gs_policy_ops gs_policy_fcfs = {.name = "fcfs", .plan = fcfs_plan};

@@ -1,0 +1,253 @@
+/*
+ * What policies build a step from: extend, admit, preempt, end. Each call leaves lists, slots, KV
+ * and plan consistent, so that no policy can break an invariant by choosing badly.
+ */
+#include "sched/sched_impl.h"
+
+#include "base/err.h"
+
+/* ---- lists, ids, decision hash --------------------------------------------------------------- */
+
+static void link_after(gs_sched_list *l, gs_sched_seq *at, gs_sched_seq *q) {
+    q->prev = at;
+    q->next = at ? at->next : l->head;
+    if (q->prev)
+        q->prev->next = q;
+    else
+        l->head = q;
+    if (q->next)
+        q->next->prev = q;
+    else
+        l->tail = q;
+    l->n++;
+}
+
+void gs_sched_list_append(gs_sched_list *l, gs_sched_seq *q) {
+    link_after(l, l->tail, q);
+}
+
+/* A new sequence goes to the end at once, a preempted one passes only younger ones: the search
+ * starts at the end that is nearer in either case. */
+void gs_sched_list_insert(gs_sched_list *l, gs_sched_seq *q) {
+    gs_sched_seq *at = l->tail;
+    if (!at || at->ordinal < q->ordinal) {
+        link_after(l, at, q);
+        return;
+    }
+    gs_sched_seq *before = l->head;
+    while (before->ordinal < q->ordinal)
+        before = before->next;
+    link_after(l, before->prev, q);
+}
+
+void gs_sched_list_remove(gs_sched_list *l, gs_sched_seq *q) {
+    if (q->prev)
+        q->prev->next = q->next;
+    else
+        l->head = q->next;
+    if (q->next)
+        q->next->prev = q->prev;
+    else
+        l->tail = q->prev;
+    q->prev = q->next = NULL;
+    l->n--;
+}
+
+/* SplitMix64's finaliser (Steele et al., 2014). */
+static uint64_t scramble(uint64_t v) {
+    v = (v ^ (v >> 30)) * 0xbf58476d1ce4e5b9u;
+    v = (v ^ (v >> 27)) * 0x94d049bb133111ebu;
+    return v ^ (v >> 31);
+}
+
+gs_sched_seq **gs_sched_id_bucket(const gs_sched *s, gs_seq_id id) {
+    return &s->ids[scramble(id) & s->id_mask];
+}
+
+gs_sched_seq *gs_sched_find(const gs_sched *s, gs_seq_id id) {
+    gs_sched_seq *q = *gs_sched_id_bucket(s, id);
+    while (q && q->d.id != id)
+        q = q->id_next;
+    return q;
+}
+
+void gs_sched_mix(gs_sched *s, uint64_t v) {
+    s->hash = scramble(s->hash * 0x9e3779b97f4a7c15u + v);
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+void *gs_sched_policy_state(const gs_sched *s) {
+    return s->policy_state;
+}
+
+int32_t gs_sched_core_budget(const gs_sched *s) {
+    return s->cfg.max_batch_tokens - s->plan.n_tokens;
+}
+
+int32_t gs_sched_core_goal(const gs_sched *s, const gs_sched_seq *q) {
+    (void)s;
+    const int32_t full = gs_sched_n_full(q);
+    const int32_t known = gs_sched_n_known(q);
+    if (q->n_preempted >= GS_SCHED_MAX_PREEMPTIONS || full - known <= known / 10 + 1)
+        return full;
+    return known + known / 10 + 1;
+}
+
+static void add_item(gs_sched *s, gs_sched_seq *q, int32_t n) {
+    gs_plan *p = &s->plan;
+    const bool decode = gs_sched_is_decode(q);
+    const bool last = q->n_computed + n == gs_sched_n_known(q);
+    gs_plan_item *it = &p->items[p->n_items];
+    *it = (gs_plan_item){.id = q->d.id,
+                         .user = q->d.user,
+                         .slot = q->slot,
+                         .pos = q->n_computed,
+                         .n_tokens = n,
+                         .tokens = q->d.tokens + q->n_computed,
+                         .prefill = !decode,
+                         .sample = last && !q->d.prefill_only,
+                         .n_cached = q->n_cached,
+                         .cls = q->d.cls};
+    it->blocks = gs_kv_seq_blocks(s->kv, q->slot, &it->n_blocks);
+    q->item = p->n_items;
+    s->planned[p->n_items++] = q;
+    p->n_tokens += n;
+    p->n_prefill_tokens += decode ? 0 : n;
+}
+
+/* The last item or copy takes the place of the one that goes: their order means nothing. */
+static void remove_item(gs_sched *s, gs_sched_seq *q) {
+    gs_plan *p = &s->plan;
+    if (q->item >= 0) {
+        const int32_t last = --p->n_items;
+        p->n_tokens -= p->items[q->item].n_tokens;
+        p->n_prefill_tokens -= p->items[q->item].prefill ? p->items[q->item].n_tokens : 0;
+        p->items[q->item] = p->items[last];
+        s->planned[q->item] = s->planned[last];
+        s->planned[q->item]->item = q->item;
+        q->item = -1;
+    }
+    if (q->copy >= 0) {
+        const int32_t last = --p->n_copies;
+        p->copies[q->copy] = p->copies[last];
+        for (gs_sched_seq *o = s->running.head; o && q->copy != last; o = o->next)
+            if (o->copy == last)
+                o->copy = q->copy;
+        q->copy = -1;
+    }
+}
+
+int gs_sched_core_extend(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
+    GS_ASSERT(q->state == GS_SCHED_RUNNING && q->item < 0 && n_max >= 1);
+    int32_t n = gs_sched_n_known(q) - q->n_computed;
+    if (n > n_max)
+        n = n_max;
+    if (n > gs_sched_core_budget(s))
+        n = gs_sched_core_budget(s);
+    GS_ASSERT(n >= 1);
+
+    /* A chunk shrinks to the room there is, so that a prompt moves on as far as it can. */
+    int32_t n_blocks;
+    gs_kv_seq_blocks(s->kv, q->slot, &n_blocks);
+    const int64_t room =
+        ((int64_t)n_blocks + gs_kv_available(s->kv)) * s->block_tokens - q->n_computed;
+    if (room < 1)
+        return GS_ERR_KV_FULL;
+    if (n > room)
+        n = (int32_t)room;
+    const int grown = gs_kv_seq_grow(s->kv, q->slot, q->n_computed + n);
+    GS_ASSERT(grown == GS_OK);
+    add_item(s, q, n);
+    return n;
+}
+
+static void to_waiting(gs_sched *s, gs_sched_seq *q) {
+    gs_kv_seq_close(s->kv, q->slot);
+    s->free_slots[s->n_free_slots++] = q->slot;
+    gs_sched_list_remove(&s->running, q);
+    gs_sched_list_insert(&s->waiting, q);
+    s->stats.n_running_by_class[q->d.cls]--;
+    s->stats.n_waiting_by_class[q->d.cls]++;
+    s->waiting_tokens += gs_sched_n_known(q);
+    q->state = GS_SCHED_WAITING;
+    q->slot = -1;
+    q->n_computed = 0;
+}
+
+int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
+    GS_ASSERT(q->state == GS_SCHED_WAITING && s->n_free_slots > 0);
+    gs_kv_reuse reuse;
+    const int32_t slot = s->free_slots[s->n_free_slots - 1];
+    const int opened =
+        gs_kv_seq_open(s->kv, slot, q->d.cache_scope, q->d.tokens, gs_sched_n_known(q), &reuse);
+    GS_ASSERT(opened == GS_OK);
+    s->n_free_slots--;
+    gs_sched_list_remove(&s->waiting, q);
+    gs_sched_list_insert(&s->running, q);
+    s->stats.n_waiting_by_class[q->d.cls]--;
+    s->stats.n_running_by_class[q->d.cls]++;
+    s->waiting_tokens -= gs_sched_n_known(q);
+    q->state = GS_SCHED_RUNNING;
+    q->slot = slot;
+    q->n_computed = reuse.n_cached;
+    if (!q->admitted)
+        q->n_cached = reuse.n_cached;
+    const int n = gs_sched_core_extend(s, q, n_max);
+    if (n < 0) {
+        to_waiting(s, q);
+        return n;
+    }
+    q->admitted = true;
+    if (reuse.copy.n_tokens > 0) {
+        q->copy = s->plan.n_copies;
+        s->plan.copies[s->plan.n_copies++] = reuse.copy;
+    }
+    return n;
+}
+
+void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q) {
+    GS_ASSERT(q->state == GS_SCHED_RUNNING && !s->in_flight);
+    remove_item(s, q);
+    to_waiting(s, q);
+    q->n_preempted++;
+    s->plan.n_preempted++;
+    s->stats.preemptions++;
+    gs_sched_mix(s, q->d.id ^ 0x7072656d70740000u); /* "preempt" */
+}
+
+void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int err) {
+    GS_ASSERT(q->state == GS_SCHED_RUNNING || q->state == GS_SCHED_WAITING);
+    if (q->state == GS_SCHED_RUNNING) {
+        if (!s->in_flight)
+            remove_item(s, q);
+        gs_kv_seq_close(s->kv, q->slot);
+        s->free_slots[s->n_free_slots++] = q->slot;
+        gs_sched_list_remove(&s->running, q);
+        s->stats.n_running_by_class[q->d.cls]--;
+    } else {
+        gs_sched_list_remove(&s->waiting, q);
+        s->stats.n_waiting_by_class[q->d.cls]--;
+        s->waiting_tokens -= gs_sched_n_known(q);
+    }
+    s->n_cancelled -= q->cancelled;
+    gs_sched_seq **at = gs_sched_id_bucket(s, q->d.id);
+    while (*at != q)
+        at = &(*at)->id_next;
+    *at = q->id_next;
+
+    q->state = GS_SCHED_ENDED;
+    q->slot = q->item = q->copy = -1;
+    q->end = (gs_seq_end){.id = q->d.id,
+                          .user = q->d.user,
+                          .reason = reason,
+                          .err = err,
+                          .n_output = q->n_output,
+                          .n_cached = q->n_cached,
+                          .n_preempted = q->n_preempted};
+    gs_sched_list_append(&s->ended, q);
+    s->stats.ended++;
+    gs_sched_mix(s, q->d.id * 8 + (uint64_t)reason);
+    if (s->policy->on_end)
+        s->policy->on_end(s, q);
+}

@@ -1,0 +1,118 @@
+/*
+ * Inside of the scheduler, shared by the core and the policies. Private to sched/.
+ *
+ * Every living sequence is on exactly one list: waiting or running, both in submission order (a
+ * preempted sequence returns to its place, which is at the waiting list's front). An ended one is
+ * on the ended list until gs_sched_next_end pops it. Records are preallocated.
+ */
+#ifndef GS_SCHED_SCHED_IMPL_H
+#define GS_SCHED_SCHED_IMPL_H
+
+#include "sched/policy.h"
+#include "sched/sched.h"
+
+/* After this many preemptions a sequence is no victim any more. */
+#define GS_SCHED_MAX_PREEMPTIONS 3
+
+typedef enum gs_sched_state {
+    GS_SCHED_FREE,
+    GS_SCHED_WAITING,
+    GS_SCHED_RUNNING,
+    GS_SCHED_ENDED
+} gs_sched_state;
+
+struct gs_sched_seq {
+    gs_seq_desc d; /* max_output already cut to the context */
+    gs_sched_state state;
+    uint64_t ordinal; /* submission order, unique */
+    int32_t slot;     /* while running, else -1 */
+    int32_t item;     /* index in the plan being built or in flight, else -1 */
+    int32_t copy;     /* index in that plan's copies, else -1 */
+    int32_t n_output;
+    int32_t n_computed; /* positions in the KV pool; 0 while waiting */
+    int32_t n_high;     /* most positions ever computed: below it, work is recomputed */
+    int32_t n_cached;   /* at first admission */
+    int32_t n_preempted;
+    bool admitted;             /* has run before */
+    bool cancelled;            /* between plan and commit: ends at commit */
+    gs_sched_seq *prev, *next; /* of its list */
+    gs_sched_seq *id_next;     /* of its id bucket */
+    gs_seq_end end;            /* once ended */
+};
+
+typedef struct gs_sched_list {
+    gs_sched_seq *head, *tail;
+    int32_t n;
+} gs_sched_list;
+
+struct gs_sched {
+    gs_sched_config cfg;
+    const gs_policy_ops *policy;
+    void *policy_state;
+    gs_kv *kv;
+    int32_t block_tokens;
+    uint32_t n_blocks;
+
+    gs_sched_seq *records; /* [n_records] */
+    int32_t n_records;
+    gs_sched_list free, waiting, running, ended;
+    gs_sched_seq **ids; /* [id_mask + 1] buckets */
+    uint64_t id_mask;
+    int32_t *free_slots; /* [max_seqs] stack */
+    int32_t n_free_slots;
+
+    gs_plan plan;           /* being built, or in flight */
+    gs_sched_seq **planned; /* [max_seqs] the sequence of each item */
+    bool in_flight;         /* planned with items and not yet committed */
+    int32_t n_cancelled;    /* sequences that end at commit */
+
+    uint64_t last_ordinal;
+    int64_t waiting_tokens; /* known tokens of all waiting sequences */
+    double step_ns;         /* moving averages; < 0 before the first step */
+    double token_ns;
+    uint64_t hash;
+    gs_sched_stats stats;
+};
+
+/* Tokens known so far: prompt and output. */
+static inline int32_t gs_sched_n_known(const gs_sched_seq *q) {
+    return q->d.n_prompt + q->n_output;
+}
+/* Most positions it can ever need: the last token of an answer is never fed back. */
+static inline int32_t gs_sched_n_full(const gs_sched_seq *q) {
+    return q->d.n_prompt + (q->d.max_output > 0 ? q->d.max_output - 1 : 0);
+}
+/* Everything known but the last output token is in the pool: the next step is one token. */
+static inline bool gs_sched_is_decode(const gs_sched_seq *q) {
+    return q->n_output > 0 && q->n_computed == gs_sched_n_known(q) - 1;
+}
+
+/* ---- for policies; the plan is s->plan ------------------------------------------------------ */
+
+void *gs_sched_policy_state(const gs_sched *s);
+/* Tokens that the step may still take. */
+int32_t gs_sched_core_budget(const gs_sched *s);
+/* Positions q should find room for before it starts or returns: what it knows and 10 % more, or
+ * its full length once it may not be preempted any more. */
+int32_t gs_sched_core_goal(const gs_sched *s, const gs_sched_seq *q);
+/* Plans the next tokens of a running sequence that is not in the plan: at most n_max >= 1, fewer
+ * when the KV pool gives no more. Returns how many, or GS_ERR_KV_FULL: nothing changed. */
+int gs_sched_core_extend(gs_sched *s, gs_sched_seq *q, int32_t n_max);
+/* Gives a waiting sequence a slot and plans its first tokens; as core_extend. A slot is free. */
+int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max);
+/* Takes a running sequence out of the plan, frees its KV and puts it back to waiting. */
+void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q);
+/* Ends a living sequence, in whatever state. */
+void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int err);
+
+/* ---- core internals ------------------------------------------------------------------------- */
+
+void gs_sched_list_append(gs_sched_list *l, gs_sched_seq *q);
+void gs_sched_list_insert(gs_sched_list *l, gs_sched_seq *q); /* by ordinal */
+void gs_sched_list_remove(gs_sched_list *l, gs_sched_seq *q);
+gs_sched_seq **gs_sched_id_bucket(const gs_sched *s, gs_seq_id id);
+gs_sched_seq *gs_sched_find(const gs_sched *s, gs_seq_id id);
+/* Adds a value to the decision hash. */
+void gs_sched_mix(gs_sched *s, uint64_t v);
+
+#endif
