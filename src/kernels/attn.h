@@ -34,7 +34,8 @@ int gs_kv_layout_init(gs_kv_layout *l, int32_t n_layers, int32_t n_kv_heads, int
 size_t gs_kv_block_bytes(const gs_kv_layout *l); /* all layers, heads, K and V of one block */
 
 /* Stores k[head_dim] and v[head_dim] (floats, K already rotated) of one kv head at position pos
- * of the sequence whose block table is given. */
+ * of the sequence whose block table is given. k or v may be NULL: that half is left alone (the
+ * threads that computed them may differ). Values beyond f16's range saturate. */
 void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
                  int32_t kv_head, const float *k, const float *v);
 /* Copies the first n_tokens positions of block src to block dst, all layers. */
