@@ -26,12 +26,12 @@ typedef struct gs_hparams {
     float attn_scale; /* 1/sqrt(head_dim) unless the file says otherwise */
     int32_t n_rot;
     bool rope_neox;
-    float rope_base;
-    float rope_scale; /* linear scaling: position * rope_scale */
+    bool ffn_gelu; /* else SiLU */
     /* llama3-style per-frequency factors come as the tensor rope_freqs.weight */
     float embd_scale;              /* Gemma: sqrt(n_embd); else 1 */
     int32_t window[GS_MAX_LAYERS]; /* sliding window; 0: full attention */
     float layer_rope_base[GS_MAX_LAYERS];
+    float layer_rope_scale[GS_MAX_LAYERS]; /* linear scaling: position * scale */
 } gs_hparams;
 
 typedef struct gs_layer {
@@ -63,7 +63,8 @@ typedef void (*gs_progress_fn)(void *arg, double done /* 0..1 */);
 
 /* Reads only hyper-parameters and checks tensors: what `models inspect` and the loader share. */
 int gs_hparams_read(const gs_gguf *g, gs_hparams *hp, char *err, size_t errlen);
-/* Packs all weights, in parallel on pool. g may be closed afterwards. */
+/* Packs all weights, in parallel on pool (NULL: on this thread). g may be closed afterwards.
+ * progress may be NULL; it is called on this thread. */
 int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void *arg,
                   gs_model **out, char *err, size_t errlen);
 void gs_model_free(gs_model *m);

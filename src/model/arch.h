@@ -1,0 +1,41 @@
+/*
+ * Model architectures: one of the four vtables. An entry says what differs from the common
+ * decoder (RMSNorm, grouped-query attention with rotary embedding, gated feed-forward): flags for
+ * the tensors and operators it has, and a hook for hyper-parameters of its own. The engine's
+ * forward pass reads the flags and gs_hparams, and has no code per architecture.
+ */
+#ifndef GS_MODEL_ARCH_H
+#define GS_MODEL_ARCH_H
+
+#include "model/model.h"
+
+enum {
+    GS_ARCH_QK_NORM = 1,    /* RMSNorm over each query and key head before the rotation */
+    GS_ARCH_QKV_BIAS = 2,   /* biases on Q, K and V are required (elsewhere: taken if present) */
+    GS_ARCH_POST_NORM = 4,  /* RMSNorm after attention and feed-forward, before the residual */
+    GS_ARCH_FFN_GELU = 8,   /* gelu(gate) * up instead of silu(gate) * up */
+    GS_ARCH_ROPE_NEOX = 16, /* pairs (i, i + n_rot/2) instead of (2i, 2i + 1) */
+    GS_ARCH_EMBD_SCALE = 32 /* embeddings are multiplied by sqrt(n_embd) */
+};
+
+struct gs_arch_ops {
+    const char *name; /* general.architecture */
+    unsigned flags;   /* GS_ARCH_ */
+    /* Optional: reads or derives what only this architecture has, after the common part of *hp
+     * is filled and checked. NULL: nothing. */
+    int (*hparams)(const gs_gguf *g, gs_hparams *hp, char *err, size_t errlen);
+};
+
+/* NULL: not one of ours. */
+const gs_arch_ops *gs_arch_find(gs_str name);
+/* "llama, qwen2, ..." into buf, always terminated. */
+void gs_arch_list(char *buf, size_t size);
+
+/*
+ * The tensors of an architecture, one table (weights.c). Checks every shape and type against hp,
+ * and that the file has no tensor that would be ignored.
+ */
+int gs_tensors_check(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams *hp, char *err,
+                     size_t errlen);
+
+#endif

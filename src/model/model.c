@@ -1,0 +1,164 @@
+/* Loading: one arena for all weights, filled by packing matrix after matrix on the pool. */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/sys.h"
+#include "model/hparams.h"
+#include "model/weights.h"
+
+typedef struct arena {
+    uint8_t *base;
+    size_t size, used;
+} arena;
+
+/* State of one walk over the tensors; the first walk only sums sizes. */
+typedef struct loader {
+    gs_model *m;
+    arena *a;
+    gs_pool *pool;
+    gs_progress_fn progress;
+    void *arg;
+    bool fill;
+} loader;
+
+typedef struct pack_job {
+    gs_mat *mat;
+    const void *src;
+} pack_job;
+
+static void pack_run(void *arg, int tid, int n_threads) {
+    const pack_job *job = arg;
+    int p0, p1;
+    gs_share(job->mat->n_panels, tid, n_threads, &p0, &p1);
+    if (p0 < p1)
+        gs_mat_pack(job->mat, job->src, p0, p1);
+}
+
+/* Space for size bytes at a 64-byte border; in the first walk the pointer means nothing. */
+static int arena_take(arena *a, size_t size, uint8_t **out) {
+    size_t end;
+    if (!gs_add_size(size, 63, &end))
+        return GS_ERR_TOO_LARGE;
+    size = end & ~(size_t)63;
+    if (!gs_add_size(a->used, size, &end))
+        return GS_ERR_TOO_LARGE;
+    *out = a->base ? a->base + a->used : NULL;
+    a->used = end;
+    return GS_OK;
+}
+
+static int load_mat(loader *ld, gs_mat *mat, const gs_gguf_tensor *t) {
+    uint8_t *data = NULL;
+    int rc = gs_mat_init(mat, t->type, (int32_t)t->ne[1], (int32_t)t->ne[0]);
+    if (rc == GS_OK)
+        rc = arena_take(ld->a, gs_mat_bytes(mat), &data);
+    if (rc != GS_OK || !ld->fill)
+        return rc;
+    mat->data = data;
+    pack_job job = {mat, t->data};
+    if (ld->pool)
+        gs_pool_run(ld->pool, pack_run, &job);
+    else
+        pack_run(&job, 0, 1);
+    if (ld->progress)
+        ld->progress(ld->arg, (double)ld->a->used / (double)ld->a->size);
+    return GS_OK;
+}
+
+static int load_vec(loader *ld, const float **vec, const gs_gguf_tensor *t) {
+    uint8_t *data = NULL;
+    int rc = arena_take(ld->a, (size_t)t->ne[0] * sizeof(float), &data);
+    if (rc != GS_OK || !ld->fill)
+        return rc;
+    float *f = (float *)(void *)data;
+    gs_dequant_row(t->type, t->data, f, (int32_t)t->ne[0]);
+    *vec = f;
+    return GS_OK;
+}
+
+static int load_tensor(void *arg, int32_t layer, size_t offset, bool is_mat,
+                       const gs_gguf_tensor *t) {
+    loader *ld = arg;
+    char *at = (layer < 0 ? (char *)ld->m : (char *)&ld->m->layers[layer]) + offset;
+    return is_mat ? load_mat(ld, (gs_mat *)(void *)at, t)
+                  : load_vec(ld, (const float **)(void *)at, t);
+}
+
+static int check_rope_freqs(const gs_model *m, char *err, size_t errlen) {
+    for (int32_t i = 0; m->rope_freqs && i < m->hp.n_rot / 2; i++)
+        if (!(m->rope_freqs[i] > 0.0f && isfinite(m->rope_freqs[i])))
+            return gs_fail(err, errlen, GS_ERR_FORMAT,
+                           "rope_freqs.weight: factor %d is %g, not a positive number", i,
+                           (double)m->rope_freqs[i]);
+    return GS_OK;
+}
+
+static void read_name(const gs_gguf *g, gs_model *m) {
+    gs_str s = {"", 0};
+    if (gs_gguf_get_str(g, "general.name", &s, NULL, 0) != GS_OK || s.len == 0)
+        s = (gs_str){m->hp.arch, strlen(m->hp.arch)};
+    size_t n = s.len < sizeof m->name - 1 ? s.len : sizeof m->name - 1;
+    while (n < s.len && n > 0 && ((unsigned char)s.data[n] & 0xc0) == 0x80)
+        n--; /* not in the middle of a UTF-8 character */
+    for (size_t i = 0; i < n; i++)
+        m->name[i] = (unsigned char)s.data[i] < ' ' || s.data[i] == 127 ? '?' : s.data[i];
+    m->name[n] = '\0';
+}
+
+int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void *arg,
+                  gs_model **out, char *err, size_t errlen) {
+    gs_model *m = gs_calloc(1, sizeof *m);
+    arena a = {NULL, 0, 0};
+    int rc;
+    if (!m)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory loading the model");
+    rc = gs_hparams_read_arch(g, &m->hp, &m->arch, err, errlen);
+    if (rc != GS_OK)
+        goto out;
+    m->layers = gs_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
+    if (!m->layers) {
+        rc = gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory loading the model");
+        goto out;
+    }
+    loader ld = {m, &a, pool, progress, arg, false};
+    rc = gs_weights_visit(g, m->arch, &m->hp, load_tensor, &ld, err, errlen);
+    if (rc != GS_OK)
+        goto out;
+    a.size = a.used;
+    a.used = 0;
+    a.base = gs_pages_alloc(a.size);
+    if (!a.base) {
+        rc = gs_fail(err, errlen, GS_ERR_NOMEM, "the weights need %zu MB of memory", a.size >> 20);
+        goto out;
+    }
+    m->impl = a.base;
+    m->weight_bytes = a.size;
+    ld.fill = true;
+    rc = gs_weights_visit(g, m->arch, &m->hp, load_tensor, &ld, err, errlen);
+    if (rc == GS_OK)
+        rc = check_rope_freqs(m, err, errlen);
+    if (rc != GS_OK)
+        goto out;
+    if (!m->output.data)
+        m->output = m->tok_embd;
+    read_name(g, m);
+    *out = m;
+    return GS_OK;
+out:
+    gs_model_free(m);
+    return rc;
+}
+
+void gs_model_free(gs_model *m) {
+    if (!m)
+        return;
+    if (m->impl)
+        gs_pages_free(m->impl, m->weight_bytes);
+    gs_free(m->layers);
+    gs_free(m);
+}
