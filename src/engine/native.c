@@ -1,0 +1,274 @@
+/* Native backend: creation, planning of a step's rows and attention units. See native.h. */
+#include "engine/native.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/sys.h"
+#include "engine/native_impl.h"
+
+size_t gs_native_block_bytes(const gs_model *m, int32_t block_tokens) {
+    gs_kv_layout l;
+    if (gs_kv_layout_init(&l, m->hp.n_layers, m->hp.n_kv_heads, m->hp.head_dim, block_tokens, 1) !=
+        GS_OK)
+        return 0;
+    return gs_kv_block_bytes(&l);
+}
+
+/* ---- Planning ----------------------------------------------------------------------------------
+ */
+
+/* Work of one query head over a span, in tokens seen; the constant stands for loading queries,
+ * storing outputs and the last, partly filled page. */
+static int64_t span_cost(const native_span *s, int32_t window) {
+    int64_t seen = s->pos + (s->n_q + 1) / 2;
+    if (window > 0 && seen > window)
+        seen = window;
+    return s->n_q * (seen + 32);
+}
+
+/*
+ * Cuts the line of attention units (span 0 head 0, span 0 head 1, ...) into one stretch per
+ * thread with nearly equal cost. Whole heads only: a KV split would make a row's result depend
+ * on the number of threads.
+ */
+static void plan_split(gs_native *b, int kind) {
+    int64_t *split = b->split + (int64_t)kind * (b->n_threads + 1), total = 0, before = 0;
+    int32_t n_heads = b->m->hp.n_heads, window = b->windows[kind];
+    for (int32_t s = 0; s < b->n_spans; s++)
+        total += span_cost(&b->spans[s], window) * n_heads;
+    int t = 1;
+    split[0] = 0;
+    for (int32_t s = 0; s < b->n_spans; s++) {
+        int64_t cost = span_cost(&b->spans[s], window);
+        for (; t < b->n_threads; t++) {
+            int64_t target = total / b->n_threads * t + total % b->n_threads * t / b->n_threads;
+            int64_t head = (target - before + cost / 2) / cost;
+            if (head >= n_heads)
+                break;
+            split[t] = (int64_t)s * n_heads + (head > 0 ? head : 0);
+        }
+        before += cost * n_heads;
+    }
+    for (; t <= b->n_threads; t++)
+        split[t] = (int64_t)b->n_spans * n_heads;
+}
+
+static void plan_item(gs_native *b, int32_t i) {
+    gs_batch_item *it = &b->batch->items[i];
+    int32_t end = it->pos + it->n_tokens;
+    GS_ASSERT(it->n_tokens > 0 && it->pos >= 0 && end <= b->cfg.max_context);
+    GS_ASSERT((int64_t)it->n_blocks * b->cfg.block_tokens >= end);
+    GS_ASSERT(it->n_tokens <= b->cfg.max_batch_tokens - b->n_rows);
+    int32_t row = b->n_rows, n_out = it->sampler ? 1 : 0;
+    if (it->logits && it->n_logits > n_out)
+        n_out = it->n_logits;
+    GS_ASSERT(n_out <= it->n_tokens);
+    for (int32_t t = 0; t < it->n_tokens; t++)
+        b->rows[row + t] = (native_row){i, it->pos + t, it->tokens[t]};
+    for (int32_t t = 0; t < it->n_tokens; t += GS_NATIVE_ATTN_ROWS) {
+        int32_t n = it->n_tokens - t < GS_NATIVE_ATTN_ROWS ? it->n_tokens - t : GS_NATIVE_ATTN_ROWS;
+        b->spans[b->n_spans++] = (native_span){i, row + t, it->pos + t, n};
+    }
+    int32_t first_logits = it->logits ? it->n_tokens - it->n_logits : it->n_tokens;
+    for (int32_t t = it->n_tokens - n_out; t < it->n_tokens; t++) {
+        native_out *o = &b->outs[b->n_outs++];
+        *o = (native_out){i, row + t, NULL, it->sampler && t == it->n_tokens - 1};
+        if (t >= first_logits)
+            o->logits = it->logits + (int64_t)(t - first_logits) * b->m->hp.n_vocab;
+    }
+    b->n_rows += it->n_tokens;
+}
+
+static int native_forward(gs_backend *base, gs_batch *batch) {
+    gs_native *b = (gs_native *)base;
+    for (int32_t i = 0; i < batch->n_copies; i++)
+        gs_kv_copy(&b->kv, batch->copies[i].dst, batch->copies[i].src, batch->copies[i].n_tokens);
+    b->batch = batch;
+    b->n_rows = b->n_spans = b->n_outs = 0;
+    for (int32_t i = 0; i < batch->n_items; i++)
+        plan_item(b, i);
+    if (b->n_rows == 0)
+        return GS_OK;
+    for (int k = 0; k < b->n_windows; k++)
+        plan_split(b, k);
+    gs_pool_run(b->cfg.pool, gs_native_step, b);
+    b->batch = NULL;
+    return GS_OK;
+}
+
+/* ---- Creation ----------------------------------------------------------------------------------
+ */
+
+static void native_info(const gs_backend *base, gs_backend_info *out) {
+    const gs_native *b = (const gs_native *)base;
+    *out = (gs_backend_info){.name = "native",
+                             .n_vocab = b->m->hp.n_vocab,
+                             .max_context = b->cfg.max_context,
+                             .max_batch_tokens = b->cfg.max_batch_tokens,
+                             .max_seqs = b->cfg.max_seqs,
+                             .n_kv_blocks = b->cfg.n_kv_blocks,
+                             .block_tokens = b->cfg.block_tokens,
+                             .kv_bytes = b->kv.total_bytes};
+}
+
+static void native_destroy(gs_backend *base) {
+    gs_native *b = (gs_native *)base;
+    if (!b)
+        return;
+    if (b->kv.base)
+        gs_pages_free(b->kv.base, b->kv.total_bytes);
+    if (b->memory)
+        gs_pages_free(b->memory, b->memory_bytes);
+    gs_free(b);
+}
+
+static const gs_backend_ops native_ops = {"native", native_info, native_forward, native_destroy};
+
+/* Layers with the same rotary parameters, and with the same window, get the same kind. */
+static int find_kinds(gs_native *b, char *err, size_t errlen) {
+    const gs_hparams *hp = &b->m->hp;
+    for (int32_t l = 0; l < hp->n_layers; l++) {
+        int r = 0, w = 0;
+        while (r < b->n_ropes && !(b->ropes[r].base == hp->layer_rope_base[l] &&
+                                   b->ropes[r].scale == hp->layer_rope_scale[l]))
+            r++;
+        while (w < b->n_windows && b->windows[w] != hp->window[l])
+            w++;
+        if (r == GS_NATIVE_MAX_KINDS || w == GS_NATIVE_MAX_KINDS)
+            return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
+                           "more than %d different windows or rotary bases in one model",
+                           GS_NATIVE_MAX_KINDS);
+        if (r == b->n_ropes) {
+            b->ropes[r].base = hp->layer_rope_base[l];
+            b->ropes[r].scale = hp->layer_rope_scale[l];
+            b->n_ropes++;
+        }
+        if (w == b->n_windows)
+            b->windows[b->n_windows++] = hp->window[l];
+        b->layer_rope[l] = (uint8_t)r;
+        b->layer_window[l] = (uint8_t)w;
+    }
+    return GS_OK;
+}
+
+/* Su et al. (2021); factors per frequency as Llama 3.1 has them, ready-made in the file. */
+static void fill_freq(gs_native *b) {
+    int32_t n = b->m->hp.n_rot / 2;
+    for (int r = 0; r < b->n_ropes; r++)
+        for (int32_t i = 0; i < n; i++) {
+            double f = pow((double)b->ropes[r].base, -2.0 * i / b->m->hp.n_rot);
+            if (b->m->rope_freqs)
+                f /= (double)b->m->rope_freqs[i];
+            b->freq[r * n + i] = f * (double)b->ropes[r].scale;
+        }
+}
+
+/* Bump allocation in two passes: with base NULL only the size is counted. */
+typedef struct carver {
+    uint8_t *base;
+    size_t used;
+    bool overflow;
+} carver;
+
+static void *carve(carver *c, size_t n, size_t size) {
+    size_t bytes, end;
+    if (!gs_mul_size(n, size, &bytes) || !gs_add_size(bytes, 63, &bytes) ||
+        !gs_add_size(c->used, bytes & ~(size_t)63, &end)) {
+        c->overflow = true;
+        return NULL;
+    }
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used = end;
+    return p;
+}
+
+static void carve_all(gs_native *b, carver *c) {
+    const gs_hparams *hp = &b->m->hp;
+    size_t t = (size_t)b->cfg.max_batch_tokens, f = sizeof(float), n_rot = (size_t)hp->n_rot / 2;
+    size_t nq = (size_t)hp->n_heads * (size_t)hp->head_dim;
+    size_t nkv = (size_t)hp->n_kv_heads * (size_t)hp->head_dim;
+    size_t ne = (size_t)hp->n_embd, nff = (size_t)hp->n_ff, nv = (size_t)hp->n_vocab;
+    size_t threads = (size_t)b->n_threads;
+    b->x = carve(c, t, ne * f);
+    b->tmp = carve(c, t, ne * f);
+    b->q = carve(c, t, nq * f);
+    b->attn = carve(c, t, nq * f);
+    b->k = carve(c, t, nkv * f);
+    b->v = carve(c, t, nkv * f);
+    b->gate = carve(c, t, nff * f);
+    b->up = carve(c, t, nff * f);
+    b->logits = carve(c, (size_t)b->logit_rows, nv * f);
+    b->cos_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
+    b->sin_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
+    b->act_embd = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
+    b->act_attn = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_heads * hp->head_dim));
+    b->act_ff = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_ff));
+    b->act_out = carve(c, 1, gs_act_bytes(b->logit_rows, hp->n_embd));
+    b->rows = carve(c, t, sizeof *b->rows);
+    b->spans = carve(c, t, sizeof *b->spans);
+    b->outs = carve(c, t, sizeof *b->outs);
+    b->freq = carve(c, (size_t)b->n_ropes * n_rot, sizeof *b->freq);
+    b->split = carve(c, (size_t)b->n_windows * (threads + 1), sizeof *b->split);
+    b->scratch = carve(c, threads, sizeof *b->scratch);
+    for (size_t i = 0; i < threads; i++) {
+        void *attn = carve(c, 1, gs_attn_scratch_bytes(&b->kv, hp->n_heads / hp->n_kv_heads));
+        void *sampler = carve(c, 1, gs_sampler_scratch_bytes(hp->n_vocab));
+        if (b->scratch)
+            b->scratch[i] = (native_scratch){attn, sampler};
+    }
+}
+
+static int alloc_memory(gs_native *b, char *err, size_t errlen) {
+    carver c = {NULL, 0, false};
+    carve_all(b, &c);
+    if (c.overflow)
+        return gs_fail(err, errlen, GS_ERR_TOO_LARGE, "the batch buffers do not fit memory");
+    b->memory_bytes = c.used;
+    b->memory = gs_pages_alloc(c.used);
+    if (!b->memory)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "the batch buffers need %zu MB of memory",
+                       c.used >> 20);
+    c = (carver){b->memory, 0, false};
+    carve_all(b, &c);
+    b->kv.base = gs_pages_alloc(b->kv.total_bytes);
+    if (!b->kv.base)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "the KV blocks need %zu MB of memory",
+                       b->kv.total_bytes >> 20);
+    return GS_OK;
+}
+
+int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, size_t errlen) {
+    const gs_hparams *hp = &cfg->model->hp;
+    if (cfg->max_seqs < 1 || cfg->max_batch_tokens < 1 || cfg->max_context < 1 ||
+        cfg->n_kv_blocks < 1)
+        return gs_fail(err, errlen, GS_ERR_INVALID,
+                       "sequences, batch tokens, context and KV blocks must be at least 1");
+    gs_native *b = gs_calloc(1, sizeof *b);
+    if (!b)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory creating the native backend");
+    b->base.ops = &native_ops;
+    b->cfg = *cfg;
+    b->m = cfg->model;
+    b->n_threads = gs_pool_threads(cfg->pool);
+    b->logit_rows =
+        cfg->max_batch_tokens < GS_NATIVE_LOGIT_ROWS ? cfg->max_batch_tokens : GS_NATIVE_LOGIT_ROWS;
+    int rc = gs_kv_layout_init(&b->kv, hp->n_layers, hp->n_kv_heads, hp->head_dim,
+                               cfg->block_tokens, cfg->n_kv_blocks);
+    if (rc != GS_OK)
+        rc = gs_fail(err, errlen, rc, "KV blocks of %d tokens, %u of them: %s", cfg->block_tokens,
+                     cfg->n_kv_blocks, gs_err_text(rc));
+    if (rc == GS_OK)
+        rc = find_kinds(b, err, errlen);
+    if (rc == GS_OK)
+        rc = alloc_memory(b, err, errlen);
+    if (rc != GS_OK) {
+        native_destroy(&b->base);
+        return rc;
+    }
+    fill_freq(b);
+    *out = &b->base;
+    return GS_OK;
+}

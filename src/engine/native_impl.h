@@ -1,0 +1,86 @@
+/* Private to the native backend: its state, and the SPMD step (native_step.c). */
+#ifndef GS_ENGINE_NATIVE_IMPL_H
+#define GS_ENGINE_NATIVE_IMPL_H
+
+#include "engine/native.h"
+#include "kernels/attn.h"
+#include "kernels/kernels.h"
+
+#define GS_NATIVE_MAX_KINDS  4  /* different rotary tables, and different windows, of one model */
+#define GS_NATIVE_LOGIT_ROWS 32 /* rows that go through the output matrix together */
+#define GS_NATIVE_ATTN_ROWS  16 /* positions of one sequence that one attention unit takes */
+
+/* One row of the batch: a token at a position of a sequence. */
+typedef struct native_row {
+    int32_t item;
+    int32_t pos;
+    int32_t token;
+} native_row;
+
+/* Consecutive positions of one item; attention units are (span, query head). */
+typedef struct native_span {
+    int32_t item;
+    int32_t row; /* of the batch */
+    int32_t pos;
+    int32_t n_q;
+} native_span;
+
+/* A row whose logits are wanted. */
+typedef struct native_out {
+    int32_t item;
+    int32_t row;
+    float *logits; /* or NULL */
+    bool sample;
+} native_out;
+
+typedef struct native_scratch {
+    void *attn;
+    void *sampler;
+} native_scratch;
+
+typedef struct gs_native {
+    gs_backend base;
+    gs_native_config cfg;
+    const gs_model *m;
+    int n_threads;
+    gs_kv_layout kv;
+    int32_t logit_rows;
+
+    /* Rotary frequencies by kind; layers of a kind share the step's cos/sin tables. */
+    int n_ropes;
+    struct {
+        float base, scale;
+    } ropes[GS_NATIVE_MAX_KINDS];
+    double *freq; /* [n_ropes][n_rot / 2], radians per position */
+    int n_windows;
+    int32_t windows[GS_NATIVE_MAX_KINDS];
+    uint8_t layer_rope[GS_MAX_LAYERS], layer_window[GS_MAX_LAYERS];
+
+    /* Activations of a step; T = max_batch_tokens rows. All in one allocation. */
+    float *x;          /* [T][n_embd] the residual stream */
+    float *tmp;        /* [T][n_embd] branch output, only with post-norms */
+    float *q, *attn;   /* [T][n_heads * head_dim] */
+    float *k, *v;      /* [T][n_kv_heads * head_dim] */
+    float *gate, *up;  /* [T][n_ff] */
+    float *logits;     /* [logit_rows][n_vocab] */
+    float *cos_tab;    /* [n_ropes][T][n_rot / 2] */
+    float *sin_tab;    /* likewise */
+    uint8_t *act_embd; /* gs_act of n_embd, of n_heads * head_dim, of n_ff, of the output */
+    uint8_t *act_attn, *act_ff, *act_out;
+    native_scratch *scratch; /* [n_threads] */
+    native_row *rows;        /* [T] */
+    native_span *spans;      /* [T] */
+    native_out *outs;        /* [T] */
+    int64_t *split;          /* [n_windows][n_threads + 1] first attention unit of a thread */
+    void *memory;
+    size_t memory_bytes;
+
+    /* The step in progress. */
+    gs_batch *batch;
+    int32_t n_rows, n_spans, n_outs;
+} gs_native;
+
+/* Runs the planned step: all threads, thread 0 is the caller. */
+void gs_native_step(void *arg, int tid, int n_threads);
+
+#endif
