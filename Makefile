@@ -23,6 +23,7 @@ else ifeq ($(SANITIZER),thread)
 else ifeq ($(SANITIZER),fuzzer)
   VARIANT := fuzz
   CC := $(CLANG)
+  CLANG_FLAGS := -Wno-error -Wno-ignored-optimization-argument -Wno-conversion
   SAN_FLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 else
   $(error SANITIZER is address, thread, fuzzer or empty)
@@ -45,13 +46,15 @@ ifeq ($(CARGO),)
 else
   RUST_SUFFIX :=
   RUST_LIB := $(BUILD_ROOT)/rust/release/libgamasot_rust.a
+  # cargo takes the first rustc of PATH, which may be an older one than its own.
+  RUSTC := $(or $(wildcard $(dir $(CARGO))rustc),rustc)
 endif
 
 B := $(BUILD_ROOT)/$(VARIANT)$(RUST_SUFFIX)
 LLHTTP := $(BUILD_ROOT)/llhttp
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
-        -Wcast-qual -Wformat=2 -Wundef -Wdouble-promotion -Werror
+        -Wcast-qual -Wformat=2 -Wundef -Wdouble-promotion -Werror $(CLANG_FLAGS)
 FORTIFY := $(if $(SANITIZER),,-D_FORTIFY_SOURCE=3)
 CPPFLAGS += -D_GNU_SOURCE -Isrc -I$(B)/gen -I$(LLHTTP)/include $(FORTIFY) \
             $(if $(RUST_LIB),-DGS_HAVE_RUST=1,-DGS_HAVE_RUST=0) -DPCRE2_CODE_UNIT_WIDTH=8
@@ -77,7 +80,13 @@ DEPS_api := base config gguf kernels kv sched tokenizer model engine store metri
 DEPS_worker := $(DEPS_api) api
 DEPS_cli := $(DEPS_worker) worker
 
-src_of = $(filter-out src/cli/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
+ARCH := $(shell uname -m)
+ifeq ($(ARCH),x86_64)
+  KERNEL_SKIP := src/kernels/arm/%
+else
+  KERNEL_SKIP := src/kernels/x86/%
+endif
+src_of = $(filter-out src/cli/main.c $(KERNEL_SKIP),$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
 obj_of = $(patsubst %.c,$(B)/%.o,$(call src_of,$(1)))
 # The closure of a module with itself, as archives, lowest layer first for the linker.
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
@@ -85,11 +94,12 @@ with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
 libs_of = $(patsubst %,$(B)/lib%.a,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))))
 
 .DEFAULT_GOAL := all
-.PHONY: all help test lint format fuzz sanitize tsan clean docs bench check-includes
+.PHONY: all help unit test lint format fuzz fuzz-bins sanitize tsan clean docs bench check-includes print-deps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
 all: $(B)/gamasot ## build the program (default)
+	@$(if $(SANITIZER),:,ln -sfn $(notdir $(B)) $(BUILD_ROOT)/current)
 
 help: ## this list
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | \
@@ -107,19 +117,17 @@ ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512vnni) -mavx512bf16
 ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16
 ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm
 isa_flags = $(ISA_FLAGS_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
-ARCH := $(shell uname -m)
-ifeq ($(ARCH),x86_64)
-  KERNEL_SKIP := src/kernels/arm/%
-else
-  KERNEL_SKIP := src/kernels/x86/%
-endif
-src_of = $(filter-out src/cli/main.c $(KERNEL_SKIP),$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
 # Kernel code is hot even under a sanitizer and in debug builds.
 $(B)/src/kernels/%.o: CFLAGS += -O3
 # ggml-style float maths: contraction is allowed, reassociation is not.
 $(B)/src/kernels/%.o: CFLAGS += -ffp-contract=fast -fno-math-errno
 
-$(B)/%.o: %.c
+# Other flags, other objects: the file changes only when the flags do.
+$(B)/.flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
+
+$(B)/%.o: %.c $(B)/.flags
 	@mkdir -p $(@D)
 	@[ $(V) = 0 ] || set -x; $(CC) $(CPPFLAGS) $(CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
 
@@ -138,26 +146,28 @@ $(B)/llhttp.a: $(LLHTTP)/.stamp
 	@for f in api http llhttp; do \
 	  $(CC) -std=c17 -O2 -g -w $(SAN_FLAGS) -I$(LLHTTP)/include -c -o $(B)/llhttp/$$f.o $(LLHTTP)/$$f.c || exit 1; done
 	@rm -f $@ && ar rcsD $@ $(B)/llhttp/api.o $(B)/llhttp/http.o $(B)/llhttp/llhttp.o
-$(call obj_of,http): | $(LLHTTP)/.stamp
+$(call obj_of,http) $(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/http/*.c tests/fuzz/fuzz_http*.c)): | $(LLHTTP)/.stamp
 
 ifneq ($(RUST_LIB),)
-$(RUST_LIB): rust/Cargo.toml rust/Cargo.lock $(wildcard rust/src/*.rs)
-	@cd rust && $(CARGO) build --release --locked --target-dir $(abspath $(BUILD_ROOT))/rust
+$(RUST_LIB): rust/Cargo.toml rust/Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)
+	@cd rust && RUSTC=$(RUSTC) $(CARGO) build --release --locked --target-dir $(abspath $(BUILD_ROOT))/rust
 	@touch $@
 endif
 
-link = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(1) -Wl,--start-group $(2) $(RUST_LIB) $(wildcard $(B)/llhttp.a) -Wl,--end-group $(LDLIBS)
+# All archives among the prerequisites as one group: Rust and C refer to each other.
+link = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 $(B)/gamasot: $(B)/src/cli/main.o $(call libs_of,cli) $(RUST_LIB) $(B)/llhttp.a
-	@$(call link,$<,$(call libs_of,cli))
-	@ln -sfn $(notdir $(B)) $(BUILD_ROOT)/current
+	@$(link) $(LDLIBS)
 
 # ---- Tests: tests/unit/<module>/test_*.c links that module and what it may include ---------------
-UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
+# TEST_MODULES="gguf kv" builds and runs the tests of these modules alone.
+TEST_MODULES ?= $(MODULES)
+UNIT_SRC := $(wildcard $(patsubst %,tests/unit/%/test_*.c,$(TEST_MODULES)))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 define unit_rule
 $(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(call libs_of,$(1)) $(if $(filter tokenizer api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(B)/llhttp.a)
-	@$$(call link,$$<,$(call libs_of,$(1)) -lcmocka)
+	@$$(link) -lcmocka $$(LDLIBS)
 endef
 $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
 
@@ -179,17 +189,26 @@ fuzz_module = $(word 2,$(subst _, ,$(1)))
 define fuzz_rule
 $(B)/fuzz/$(1): $(B)/tests/fuzz/$(1).o $(call libs_of,$(call fuzz_module,$(1))) $(if $(filter http api,$(call fuzz_module,$(1))),$(B)/llhttp.a)
 	@mkdir -p $$(@D)
-	@$(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer -o $$@ $$< -Wl,--start-group $$(filter %.a,$$^) -Wl,--end-group $(LDLIBS)
+	@$$(link) -fsanitize=fuzzer $$(LDLIBS)
 endef
 $(foreach f,$(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC)),$(eval $(call fuzz_rule,$(f))))
 
+# ---- Benchmarks: bench/bench_*.c, each with everything linked --------------------------------
+BENCH_SRC := $(wildcard bench/bench_*.c)
+BENCH_BIN := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
+bench: $(BENCH_BIN) ## build the micro-benchmarks (bench/bench_*.c)
+$(B)/bench/bench_%: $(B)/bench/bench_%.o $(call libs_of,cli) $(RUST_LIB) $(B)/llhttp.a
+	@$(link) $(LDLIBS)
+
 # ---- Checks --------------------------------------------------------------------------------------
 lint: ## clang-format, clang-tidy, cppcheck, module boundaries
-	@sh scripts/lint $(B)
-check-includes:
-	@sh scripts/check-includes
+	@LINT_FLAGS='$(CPPFLAGS) -std=c17' sh scripts/lint
+check-includes: ## module boundaries alone
+	@MODULES='$(MODULES)' sh scripts/check-includes
+print-deps:
+	@echo $(DEPS_$(MODULE))
 format: ## rewrite the C sources with clang-format
-	@clang-format -i $(shell git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
+	@clang-format -i $$(git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
 docs: $(B)/gamasot ## regenerate docs/configuration.md from the option table
 	@$(B)/gamasot config reference > docs/configuration.md
 
