@@ -53,7 +53,7 @@ struct gs_engine {
         atomic_uint kv_held, kv_cached;
         atomic_ullong steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
         atomic_ullong lookup_tokens, hit_tokens;
-        atomic_llong step_began_ns, busy_ns;
+        atomic_llong step_began_ns, longest_step_ns, busy_ns;
     } stats;
 };
 
@@ -344,6 +344,8 @@ static void run_step(gs_engine *e, const gs_plan *plan) {
     int64_t ended_ns = gs_now_ns();
     atomic_store(&e->stats.step_began_ns, 0);
     atomic_fetch_add(&e->stats.busy_ns, ended_ns - began_ns);
+    if (ended_ns - began_ns > atomic_load(&e->stats.longest_step_ns))
+        atomic_store(&e->stats.longest_step_ns, ended_ns - began_ns);
     gs_step_result result = {.err = rc, .elapsed_ns = ended_ns - began_ns, .items = e->results};
     if (rc == 0)
         collect_results(e, plan);
@@ -534,6 +536,7 @@ void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out) {
         .prefix_lookup_tokens = atomic_load(&e->stats.lookup_tokens),
         .prefix_hit_tokens = atomic_load(&e->stats.hit_tokens),
         .step_began_ns = atomic_load(&e->stats.step_began_ns),
+        .longest_step_ns = atomic_load(&e->stats.longest_step_ns),
         .busy_ns = atomic_load(&e->stats.busy_ns),
     };
     if (atomic_load(&e->state) == GS_ENGINE_READY)

@@ -1,0 +1,185 @@
+#include "api/api.h"
+
+#include <string.h>
+
+#include "api/api_impl.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/sys.h"
+
+#define TICK_MS 500
+
+void gs_api_link(gs_api *a, gs_req *r) {
+    r->prev = NULL;
+    r->next = a->live;
+    if (a->live)
+        a->live->prev = r;
+    a->live = r;
+    a->n_live++;
+}
+
+void gs_api_unlink(gs_api *a, gs_req *r) {
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        a->live = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    a->n_live--;
+}
+
+bool gs_api_ready(const gs_api *a, gs_api_error *e) {
+    gs_engine_state s = gs_engine_get_state(a->cfg.engine);
+    if (a->draining)
+        gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "The server is shutting down.");
+    else if (s == GS_ENGINE_LOADING)
+        gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "The model is still loading.");
+    else if (s == GS_ENGINE_FAILED)
+        gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "The model could not be loaded: %s",
+                    gs_engine_error(a->cfg.engine));
+    else
+        return true;
+    return false;
+}
+
+static void drain_step(gs_api *a);
+
+static void pump(gs_api *a) {
+    gs_event ev;
+    while (gs_engine_poll(a->cfg.engine, &ev)) {
+        const gs_choice *c = ev.seq->owner;
+        gs_req_event(c->req, &ev);
+    }
+    if (a->draining)
+        drain_step(a);
+}
+
+static void on_wake(uv_async_t *h) {
+    pump(h->data);
+}
+
+void gs_api_wake(void *arg) {
+    gs_api *a = *(gs_api **)arg;
+    if (a)
+        uv_async_send(&a->wake);
+}
+
+static void on_tick(uv_timer_t *h) {
+    gs_api *a = h->data;
+    int64_t now_ns = gs_now_ns();
+    /* A request's tick may free that request, never another one. */
+    for (gs_req *r = a->live, *next; r; r = next) {
+        next = r->next;
+        gs_req_tick(r, now_ns);
+    }
+    if (a->draining)
+        drain_step(a);
+}
+
+static void on_gone(void *user, gs_http_request *rq) {
+    (void)user;
+    gs_req *r = gs_http_user(rq);
+    if (r)
+        gs_req_gone(r);
+    else
+        gs_http_end(rq);
+}
+
+static void on_error_body(void *user, int status, const char *message, gs_buf *out) {
+    (void)user;
+    gs_api_error e;
+    gs_api_fail(&e, GS_ERR_INVALID, NULL, "%s", message);
+    e.status = status;
+    gs_api_error_body(&e, out);
+}
+
+int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc, gs_api **out,
+                  char *err, size_t errlen) {
+    gs_api *a = gs_calloc(1, sizeof(*a));
+    if (!a)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
+    a->cfg = *cfg;
+    a->loop = loop;
+    int rc = gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt));
+    if (rc != 0) {
+        gs_free(a);
+        return gs_fail(err, errlen, rc, "no random numbers to be had");
+    }
+    hc->on_request = gs_api_on_request;
+    hc->on_gone = on_gone;
+    hc->error_body = on_error_body;
+    hc->user = a;
+    rc = gs_http_server_create(loop, hc, &a->http, err, errlen);
+    if (rc != 0) {
+        gs_free(a);
+        return rc;
+    }
+    uv_async_init(loop, &a->wake, on_wake);
+    a->wake.data = a;
+    uv_timer_init(loop, &a->tick);
+    a->tick.data = a;
+    uv_timer_start(&a->tick, on_tick, TICK_MS, TICK_MS);
+    *out = a;
+    /* Events may already be waiting from before the wake-up could be delivered. */
+    uv_async_send(&a->wake);
+    return 0;
+}
+
+int gs_api_port(const gs_api *a) {
+    return gs_http_port(a->http);
+}
+
+int gs_api_n_live(const gs_api *a) {
+    return a->n_live;
+}
+
+/* ---- Drain
+ * -------------------------------------------------------------------------------------------- */
+
+static void handle_closed(uv_handle_t *h) {
+    gs_api *a = h->data;
+    if (--a->n_closing == 0)
+        a->done(a->done_arg);
+}
+
+static void http_closed(void *arg) {
+    gs_api *a = arg;
+    a->n_closing = 2;
+    uv_close((uv_handle_t *)&a->wake, handle_closed);
+    uv_close((uv_handle_t *)&a->tick, handle_closed);
+}
+
+/* Called after every event while draining: the end comes when no request is left. */
+static void drain_step(gs_api *a) {
+    if (a->n_live > 0 && gs_now_ns() >= a->drain_until_ns) {
+        a->drain_until_ns = INT64_MAX;
+        gs_api_error e;
+        gs_api_fail(&e, GS_ERR_UNAVAILABLE, NULL, "The server is shutting down.");
+        for (gs_req *r = a->live, *next; r; r = next) {
+            next = r->next;
+            gs_req_fail(r, &e);
+        }
+    }
+    if (a->n_live == 0 && !a->http_closed) {
+        a->http_closed = true;
+        gs_http_server_close(a->http, http_closed, a);
+    }
+}
+
+void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg) {
+    if (a->draining)
+        return;
+    a->draining = true;
+    a->done = done;
+    a->done_arg = arg;
+    a->drain_until_ns = gs_now_ns() + deadline_ms * GS_NS_PER_MS;
+    gs_http_server_drain(a->http);
+    gs_info("api", "draining requests=%d", a->n_live);
+    drain_step(a);
+}
+
+void gs_api_free(gs_api *a) {
+    gs_free(a);
+}

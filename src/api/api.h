@@ -1,0 +1,57 @@
+/*
+ * The API: HTTP requests in OpenAI's dialect -> sequences for the engine -> answers and streams.
+ *
+ * Owner: the event-loop thread. Long texts are rendered and tokenised on libuv's worker threads,
+ * everything else happens in loop callbacks. A request's life is in api/request.h.
+ */
+#ifndef GS_API_API_H
+#define GS_API_API_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "engine/engine.h"
+#include "http/http.h"
+#include "tokenizer/chat.h"
+#include "tokenizer/tokenizer.h"
+
+typedef struct gs_api gs_api;
+
+/* What the loader makes beside the backend; immutable once the engine is READY. */
+typedef struct gs_served_model {
+    char name[128]; /* as /v1/models lists it */
+    gs_tokenizer *tokenizer;
+    gs_chat_template *chat;
+    int64_t created_s;
+    double load_ms;
+} gs_served_model;
+
+typedef struct gs_api_config {
+    const gs_served_model *model; /* borrowed; read only after the engine is READY */
+    gs_engine *engine;            /* borrowed; its wake must call gs_api_wake */
+    const char *const *api_keys;  /* none: no key needed */
+    int n_api_keys;
+    const char *const *allowed_hosts; /* beyond loopback names and literal addresses */
+    int n_allowed_hosts;
+    const char *const *allowed_origins;
+    int n_allowed_origins;
+    int max_live_requests; /* beyond: 503 before anything is parsed */
+} gs_api_config;
+
+/* http_config's handlers and user are filled in by the call; the server is listening afterwards. */
+int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *http_config,
+                  gs_api **out, char *err, size_t errlen);
+/* For gs_engine_config.wake: any thread. arg is the gs_api **, which may still be NULL. */
+void gs_api_wake(void *arg);
+int gs_api_port(const gs_api *a);
+int gs_api_n_live(const gs_api *a); /* requests not yet answered */
+/*
+ * SIGTERM: refuses new requests, lets those under way end until deadline_ms, then ends them with
+ * an error event; when all sequences are back and all sockets closed, done(arg) is called.
+ */
+void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg);
+/* After done. */
+void gs_api_free(gs_api *a);
+
+#endif

@@ -1,0 +1,47 @@
+/* Private to api/: the API object. Owner: the event-loop thread. */
+#ifndef GS_API_API_IMPL_H
+#define GS_API_API_IMPL_H
+
+#include "api/api.h"
+#include "api/request.h"
+
+#define GS_MAX_PERSONS 64
+
+typedef struct gs_persons {
+    uint64_t key[GS_MAX_PERSONS]; /* hash of who it is; 0 = free */
+    uint32_t n;
+} gs_persons;
+
+struct gs_api {
+    gs_api_config cfg;
+    uv_loop_t *loop;
+    gs_http_server *http;
+    uv_async_t wake;
+    uv_timer_t tick;
+    gs_persons persons;
+    gs_req *live; /* list */
+    int n_live;
+    uint64_t scope_salt; /* per start: cache scopes can't be guessed from names */
+    bool draining, http_closed;
+    int64_t drain_until_ns;
+    void (*done)(void *arg);
+    void *done_arg;
+    int n_closing; /* uv handles */
+};
+
+/* identity.c */
+/* 0, or *e: 401 unknown key, 403 foreign Host or Origin. */
+int gs_api_check_access(gs_api *a, const gs_http_request *rq, gs_api_error *e);
+void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uint32_t *person,
+                     uint64_t *scope);
+bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq);
+
+/* routes.c */
+void gs_api_on_request(void *user, gs_http_request *rq);
+
+/* api.c */
+void gs_api_link(gs_api *a, gs_req *r);
+void gs_api_unlink(gs_api *a, gs_req *r); /* may complete a drain */
+bool gs_api_ready(const gs_api *a, gs_api_error *e);
+
+#endif

@@ -1,0 +1,53 @@
+/*
+ * Request fields: one table per endpoint says name, type, bounds and where the value goes. A
+ * value that does not fit is GS_ERR_INVALID with a message and the field's name; unknown fields
+ * are ignored, because clients send many.
+ */
+#ifndef GS_API_PARAMS_H
+#define GS_API_PARAMS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "api/stop.h"
+#include "engine/sampler.h"
+
+#define GS_MAX_BIAS    1024
+#define GS_MAX_CHOICES 8
+#define GS_MAX_PROMPTS 64
+#define GS_JSON_DEPTH  64
+
+/* An API error: what becomes {"error": {...}}. */
+typedef struct gs_api_error {
+    int code;   /* gs_err */
+    int status; /* HTTP; 0: from code */
+    char message[320];
+    char param[64];   /* field, or "" */
+    const char *name; /* OpenAI's error code, e.g. "model_not_found"; static, or NULL */
+    int64_t retry_after_ns;
+} gs_api_error;
+
+int gs_api_fail(gs_api_error *e, int code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+typedef struct gs_gen_params {
+    gs_sampler sampler; /* bias and eog not set here */
+    int32_t max_tokens; /* -1: as much as the context leaves */
+    int32_t n;
+    bool stream, include_usage, echo;
+    bool has_seed;
+    bool chat;
+    gs_stop_set stop;
+    gs_logit_bias bias[GS_MAX_BIAS];
+    int32_t n_bias;
+    char user[128];
+} gs_gen_params;
+
+/* Parses the text as JSON with the limits of docs/api.md. NULL and *e on failure. */
+json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e);
+/* All fields that chat and completions share, and the ones that differ by `chat`. */
+int gs_gen_params_read(const json_t *root, bool chat, int32_t n_vocab, gs_gen_params *p,
+                       gs_api_error *e);
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * Body -> token ids. Runs on a libuv worker for long texts, so it touches only the request and
+ * the immutable model (tokeniser, template).
+ */
+#include <string.h>
+#include <time.h>
+
+#include "api/api_impl.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/sys.h"
+
+/* Content as a string, or as an array of parts of which text is taken. */
+static int flatten_content(json_t *msg, size_t at, gs_api_error *e) {
+    json_t *content = json_object_get(msg, "content");
+    char param[64];
+    snprintf(param, sizeof(param), "messages[%zu].content", at);
+    if (!content || json_is_null(content) || json_is_string(content))
+        return 0;
+    if (!json_is_array(content))
+        return gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be a string or an array of parts.",
+                           param);
+    gs_buf text = {0};
+    size_t i;
+    json_t *part;
+    json_array_foreach(content, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *t = json_object_get(part, "text");
+        if (!type || !json_is_object(part)) {
+            gs_buf_deinit(&text);
+            return gs_api_fail(e, GS_ERR_INVALID, param, "A part of '%s' has no 'type'.", param);
+        }
+        if (strcmp(type, "text") != 0 || !json_is_string(t)) {
+            gs_buf_deinit(&text);
+            return gs_api_fail(e, GS_ERR_UNSUPPORTED, param,
+                               "'%s': this model takes text parts only, not '%.32s'.", param, type);
+        }
+        gs_buf_add(&text, json_string_value(t), json_string_length(t));
+    }
+    json_t *flat = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
+    gs_buf_deinit(&text);
+    if (!flat || json_object_set_new(msg, "content", flat) != 0)
+        return gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");
+    return 0;
+}
+
+static int check_messages(json_t *messages, gs_api_error *e) {
+    if (!json_is_array(messages) || json_array_size(messages) == 0)
+        return gs_api_fail(e, GS_ERR_INVALID, "messages",
+                           "'messages' must be a non-empty array of messages.");
+    size_t i;
+    json_t *msg;
+    json_array_foreach(messages, i, msg) {
+        char param[64];
+        snprintf(param, sizeof(param), "messages[%zu]", i);
+        if (!json_is_object(msg))
+            return gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be an object.", param);
+        if (!json_is_string(json_object_get(msg, "role")))
+            return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.role' must be a string.", param);
+        if (flatten_content(msg, i, e) != 0)
+            return e->code;
+        const char *role = json_string_value(json_object_get(msg, "role"));
+        if (json_is_null(json_object_get(msg, "content")) || !json_object_get(msg, "content")) {
+            if (strcmp(role, "assistant") != 0)
+                return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.content' is missing.", param);
+        }
+    }
+    return 0;
+}
+
+static bool begins_with_bos(const gs_served_model *m, const gs_buf *text) {
+    int32_t bos = gs_tok_bos(m->tokenizer);
+    if (bos < 0)
+        return false;
+    gs_str s = gs_tok_spelling(m->tokenizer, bos);
+    return s.len > 0 && text->len >= s.len && memcmp(text->data, s.data, s.len) == 0;
+}
+
+static int prepare_chat(gs_req *r) {
+    const gs_served_model *m = r->api->cfg.model;
+    gs_api_error *e = &r->error;
+    json_t *messages = json_object_get(r->body, "messages");
+    json_t *tools = json_object_get(r->body, "tools");
+    int rc = check_messages(messages, e);
+    if (rc != 0)
+        return rc;
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return gs_api_fail(e, GS_ERR_INVALID, "tools", "'tools' must be an array.");
+    char *mj = json_dumps(messages, JSON_COMPACT);
+    char *tj = tools && json_array_size(tools) > 0 ? json_dumps(tools, JSON_COMPACT) : NULL;
+    gs_buf text = {0};
+    char err[256] = "";
+    gs_chat_input in = {.messages_json = mj,
+                        .tools_json = tj,
+                        .add_generation_prompt = true,
+                        .guard = m->tokenizer,
+                        .now_s = gs_wall_s()};
+    rc = mj ? gs_chat_render(m->chat, &in, &text, err, sizeof(err)) : GS_ERR_NOMEM;
+    if (rc == 0) {
+        int flags = GS_TOK_PARSE_SPECIAL | GS_TOK_GUARDED;
+        if (!begins_with_bos(m, &text))
+            flags |= GS_TOK_ADD_SPECIAL;
+        rc = gs_tok_encode(m->tokenizer, text.data ? text.data : "", text.len, flags,
+                           &r->prompts[0], err, sizeof(err));
+    }
+    if (rc != 0)
+        gs_api_fail(e, rc, "messages", "%s", err[0] ? err : gs_err_text(rc));
+    gs_buf_deinit(&text);
+    free(mj);
+    free(tj);
+    return rc;
+}
+
+static int prompt_text(gs_req *r, int32_t i, const json_t *v) {
+    const gs_served_model *m = r->api->cfg.model;
+    char err[256] = "";
+    int rc = gs_tok_encode(m->tokenizer, json_string_value(v), json_string_length(v),
+                           GS_TOK_ADD_SPECIAL, &r->prompts[i], err, sizeof(err));
+    if (rc == 0 && r->p.echo)
+        rc = gs_buf_add(&r->echo_text[i], json_string_value(v), json_string_length(v));
+    if (rc != 0)
+        gs_api_fail(&r->error, rc, "prompt", "'prompt': %s", err[0] ? err : gs_err_text(rc));
+    return rc;
+}
+
+static int prompt_ids(gs_req *r, int32_t i, const json_t *v) {
+    const gs_served_model *m = r->api->cfg.model;
+    size_t n = json_array_size(v);
+    if (gs_ids_reserve(&r->prompts[i], n) != 0)
+        return gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
+    for (size_t k = 0; k < n; k++) {
+        const json_t *id = json_array_get(v, k);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= gs_tok_n_vocab(m->tokenizer))
+            return gs_api_fail(&r->error, GS_ERR_INVALID, "prompt",
+                               "'prompt' holds something that is no token id below %d.",
+                               gs_tok_n_vocab(m->tokenizer));
+        gs_ids_push(&r->prompts[i], (int32_t)json_integer_value(id));
+    }
+    if (r->p.echo)
+        gs_tok_decode(m->tokenizer, r->prompts[i].data, n, false, &r->echo_text[i]);
+    return 0;
+}
+
+static int prepare_completion(gs_req *r) {
+    const json_t *v = json_object_get(r->body, "prompt");
+    if (r->n_prompts == 1 && json_is_string(v))
+        return prompt_text(r, 0, v);
+    if (r->n_prompts == 1 && json_is_integer(json_array_get(v, 0)))
+        return prompt_ids(r, 0, v);
+    for (int32_t i = 0; i < r->n_prompts; i++) {
+        const json_t *item = json_array_get(v, (size_t)i);
+        int rc;
+        if (json_is_string(item))
+            rc = prompt_text(r, i, item);
+        else if (json_is_array(item))
+            rc = prompt_ids(r, i, item);
+        else
+            rc = gs_api_fail(&r->error, GS_ERR_INVALID, "prompt",
+                             "'prompt' must be a string, an array of strings, or token ids.");
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+int gs_req_prepare(gs_req *r) {
+    int rc = r->p.chat ? prepare_chat(r) : prepare_completion(r);
+    for (int32_t i = 0; rc == 0 && i < r->n_prompts; i++) {
+        if (r->prompts[i].len == 0)
+            rc = gs_api_fail(&r->error, GS_ERR_INVALID, r->p.chat ? "messages" : "prompt",
+                             "The prompt is empty.");
+        else if (r->prompts[i].len > INT32_MAX / 2)
+            rc = gs_api_fail(&r->error, GS_ERR_CONTEXT, r->p.chat ? "messages" : "prompt",
+                             "The prompt is far too long.");
+    }
+    return rc;
+}

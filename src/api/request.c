@@ -1,0 +1,496 @@
+#include "api/request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api_impl.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/sys.h"
+
+/* Bodies above this are rendered and tokenised on a worker thread: some milliseconds of work. */
+#define INLINE_BODY_BYTES 16384
+/* Clients give up on silent connections (Node: 300 s without headers). */
+#define ALIVE_STREAM_NS (10 * GS_NS_PER_S)
+#define ALIVE_WHOLE_NS  (20 * GS_NS_PER_S)
+
+/* ---- Release
+ * ------------------------------------------------------------------------------------- */
+
+static void choice_deinit(gs_choice *c) {
+    gs_buf_deinit(&c->text);
+    gs_stop_deinit(&c->stop);
+    gs_free(c->logprobs);
+    gs_seq_free(c->seq);
+}
+
+static void req_free(gs_req *r) {
+    for (int32_t i = 0; i < r->n_choices; i++)
+        choice_deinit(&r->choices[i]);
+    for (int32_t i = 0; r->prompts && i < r->n_prompts; i++)
+        gs_ids_deinit(&r->prompts[i]);
+    for (int32_t i = 0; r->echo_text && i < r->n_prompts; i++)
+        gs_buf_deinit(&r->echo_text[i]);
+    gs_free(r->choices);
+    gs_free(r->prompts);
+    gs_free(r->echo_text);
+    gs_buf_deinit(&r->out);
+    json_decref(r->body);
+    gs_free(r);
+}
+
+/*
+ * Frees the request once nobody needs it: answered, no sequence with the engine, no worker. While
+ * an event or a tick is being handled it stays, because any write may report the client gone.
+ */
+static void maybe_free(gs_req *r) {
+    if (r->state != GS_REQ_DONE || r->rq || r->n_out > 0 || r->in_work || r->in_event)
+        return;
+    gs_api_unlink(r->api, r);
+    req_free(r);
+}
+
+static void cancel_all(gs_req *r) {
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        gs_choice *c = &r->choices[i];
+        if (c->seq && !c->finished)
+            gs_engine_cancel(r->api->cfg.engine, c->seq);
+    }
+}
+
+static void release_http(gs_req *r) {
+    gs_http_request *rq = r->rq;
+    r->rq = NULL;
+    if (rq)
+        gs_http_end(rq);
+}
+
+void gs_req_gone(gs_req *r) {
+    r->state = GS_REQ_DONE;
+    cancel_all(r);
+    release_http(r);
+    maybe_free(r);
+}
+
+/* ---- Answers
+ * --------------------------------------------------------------------------------------- */
+
+static void begin_headers(gs_req *r, const char *type) {
+    if (r->headers_sent || !r->rq)
+        return;
+    r->headers_sent = true;
+    gs_http_add_header(r->rq, "Cache-Control", "no-store");
+    gs_http_begin(r->rq, 200, type);
+    r->last_write_ns = gs_now_ns();
+}
+
+void gs_req_fail(gs_req *r, const gs_api_error *e) {
+    if (r->state == GS_REQ_DONE)
+        return;
+    r->state = GS_REQ_DONE;
+    cancel_all(r);
+    if (r->rq && !r->headers_sent) {
+        gs_http_request *rq = r->rq;
+        r->rq = NULL;
+        gs_api_reply_error(rq, e);
+    } else if (r->rq) {
+        gs_buf_clear(&r->out);
+        if (r->p.stream) {
+            r->dialect->stream_error(r, e);
+        } else {
+            gs_api_error_body(e, &r->out);
+            gs_http_write(r->rq, r->out.data, r->out.len);
+        }
+        release_http(r);
+    }
+    maybe_free(r);
+}
+
+static void finish_answer(gs_req *r) {
+    r->state = GS_REQ_DONE;
+    if (r->rq && r->p.stream) {
+        r->dialect->stream_end(r);
+        release_http(r);
+    } else if (r->rq) {
+        gs_buf_clear(&r->out);
+        r->dialect->whole(r, &r->out);
+        gs_http_request *rq = r->rq;
+        r->rq = NULL;
+        if (r->headers_sent) {
+            gs_http_write(rq, r->out.data, r->out.len);
+            gs_http_end(rq);
+        } else {
+            gs_http_reply(rq, 200, r->dialect->whole_type, r->out.data, r->out.len);
+        }
+    }
+}
+
+static void sign_of_life(gs_req *r, int64_t now_ns) {
+    if (!r->rq || r->state == GS_REQ_DONE)
+        return;
+    if (r->p.stream && r->headers_sent && now_ns - r->last_write_ns >= ALIVE_STREAM_NS) {
+        gs_http_write(r->rq, r->dialect->alive, strlen(r->dialect->alive));
+        r->last_write_ns = now_ns;
+    } else if (!r->p.stream && r->state == GS_REQ_RUNNING &&
+               now_ns - (r->headers_sent ? r->last_write_ns : r->began_ns) >=
+                   (r->headers_sent ? ALIVE_STREAM_NS : ALIVE_WHOLE_NS)) {
+        /* White space before the object is legal JSON. */
+        begin_headers(r, r->dialect->whole_type);
+        gs_http_write(r->rq, " ", 1);
+        r->last_write_ns = now_ns;
+    }
+}
+
+void gs_req_tick(gs_req *r, int64_t now_ns) {
+    r->in_event = true;
+    sign_of_life(r, now_ns);
+    r->in_event = false;
+    maybe_free(r);
+}
+
+/* ---- Start
+ * ------------------------------------------------------------------------------------------ */
+
+static void oom(gs_req *r) {
+    gs_api_error e;
+    gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+    gs_req_fail(r, &e);
+}
+
+static gs_seq *make_seq(gs_req *r, int32_t choice) {
+    const gs_ids *prompt = &r->prompts[choice / r->p.n];
+    gs_backend_info info;
+    gs_engine_info(r->api->cfg.engine, &info);
+    int32_t left = info.max_context - (int32_t)prompt->len;
+    int32_t max_output = r->p.max_tokens < 0 || r->p.max_tokens > left ? left : r->p.max_tokens;
+    gs_seq *q = gs_seq_create(prompt->data, (int32_t)prompt->len, max_output > 0 ? max_output : 1);
+    if (!q)
+        return NULL;
+    q->sampler = r->p.sampler;
+    /* Each choice draws from its own stream of the request's seed. */
+    q->sampler.seed += (uint64_t)(choice % r->p.n) * UINT64_C(0xA24BAED4963EE407);
+    if (r->p.n_bias > 0 && gs_seq_set_bias(q, r->p.bias, r->p.n_bias) != 0) {
+        gs_seq_free(q);
+        return NULL;
+    }
+    size_t n_eog;
+    q->sampler.eog = gs_tok_eog(r->api->cfg.model->tokenizer, &n_eog);
+    q->sampler.n_eog = (int32_t)n_eog;
+    q->desc.cls = r->cls;
+    q->desc.person = r->person;
+    q->desc.cache_scope = r->cache_scope;
+    q->desc.arrival_ns = r->began_ns;
+    q->owner = &r->choices[choice];
+    q->index = choice;
+    return q;
+}
+
+static void submit(gs_req *r) {
+    const gs_served_model *m = r->api->cfg.model;
+    r->n_choices = r->n_prompts * r->p.n;
+    r->choices = gs_calloc((size_t)r->n_choices, sizeof(*r->choices));
+    if (!r->choices) {
+        r->n_choices = 0;
+        oom(r);
+        return;
+    }
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        gs_choice *c = &r->choices[i];
+        c->req = r;
+        c->index = i;
+        gs_stop_init(&c->stop, &r->p.stop);
+        gs_detok_init_mid(&c->detok, m->tokenizer, false);
+        if (r->p.chat)
+            gs_detok_init(&c->detok, m->tokenizer, false);
+        c->seq = make_seq(r, i);
+        if (!c->seq) {
+            oom(r);
+            return;
+        }
+    }
+    r->state = GS_REQ_SUBMITTED;
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        r->n_out++;
+        gs_engine_submit(r->api->cfg.engine, r->choices[i].seq);
+    }
+}
+
+static void prepared(gs_req *r, int rc) {
+    json_decref(r->body);
+    r->body = NULL;
+    if (r->state == GS_REQ_DONE) { /* the client went away meanwhile */
+        maybe_free(r);
+        return;
+    }
+    if (rc != 0)
+        gs_req_fail(r, &r->error);
+    else
+        submit(r);
+}
+
+static void work_run(uv_work_t *w) {
+    gs_req *r = w->data;
+    r->error.code = gs_req_prepare(r);
+}
+
+static void work_done(uv_work_t *w, int status) {
+    gs_req *r = w->data;
+    r->in_work = false;
+    if (status != 0)
+        gs_api_fail(&r->error, GS_ERR_UNAVAILABLE, NULL, "The server is shutting down.");
+    prepared(r, r->error.code);
+}
+
+static int count_prompts(gs_req *r, bool chat, gs_api_error *e) {
+    r->n_prompts = 1;
+    const json_t *v = json_object_get(r->body, "prompt");
+    if (chat)
+        return 0;
+    if (!v || json_is_null(v))
+        return gs_api_fail(e, GS_ERR_INVALID, "prompt", "'prompt' is missing.");
+    if (json_is_array(v) && !json_is_integer(json_array_get(v, 0)))
+        r->n_prompts = (int32_t)json_array_size(v);
+    if ((!json_is_array(v) && !json_is_string(v)) || r->n_prompts == 0)
+        return gs_api_fail(e, GS_ERR_INVALID, "prompt",
+                           "'prompt' must be a string, an array of strings, or token ids.");
+    if (r->n_prompts > GS_MAX_PROMPTS)
+        return gs_api_fail(e, GS_ERR_INVALID, "prompt", "'prompt' may hold at most %d prompts.",
+                           GS_MAX_PROMPTS);
+    return 0;
+}
+
+static int check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
+    const json_t *v = json_object_get(body, "model");
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_string(v))
+        return gs_api_fail(e, GS_ERR_INVALID, "model", "'model' must be a string.");
+    const char *want = json_string_value(v), *have = a->cfg.model->name;
+    size_t n = strlen(have);
+    if (*want == '\0' ||
+        (strncmp(want, have, n) == 0 && (want[n] == '\0' || strcmp(want + n, ":latest") == 0)))
+        return 0;
+    gs_api_fail(e, GS_ERR_NOT_FOUND, "model",
+                "The model '%.80s' does not exist here; this server has '%s'.", want, have);
+    e->name = "model_not_found";
+    return e->code;
+}
+
+static int read_params(gs_req *r, bool chat) {
+    const gs_served_model *m = r->api->cfg.model;
+    int rc = check_model(r->api, r->body, &r->error);
+    if (rc == 0)
+        rc = gs_gen_params_read(r->body, chat, gs_tok_n_vocab(m->tokenizer), &r->p, &r->error);
+    if (rc == 0)
+        rc = count_prompts(r, chat, &r->error);
+    if (rc == 0 && !chat && json_is_string(json_object_get(r->body, "suffix")))
+        rc = gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "suffix",
+                         "This model has no fill-in-the-middle tokens; 'suffix' can't be used.");
+    return rc;
+}
+
+static void name_request(gs_req *r) {
+    unsigned char id[12];
+    if (gs_random_bytes(id, sizeof(id)) != 0)
+        memset(id, 0, sizeof(id));
+    int at = snprintf(r->id, sizeof(r->id), "%s", r->dialect->id_prefix);
+    for (size_t i = 0; i < sizeof(id); i++)
+        at += snprintf(r->id + at, sizeof(r->id) - (size_t)at, "%02x", id[i]);
+    gs_http_add_header(r->rq, "X-Request-Id", r->id);
+}
+
+void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect *d, bool chat) {
+    gs_req *r = gs_calloc(1, sizeof(*r));
+    if (!r) {
+        gs_api_error e;
+        gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+        json_decref(body);
+        gs_api_reply_error(rq, &e);
+        return;
+    }
+    *r = (gs_req){.api = a,
+                  .rq = rq,
+                  .dialect = d,
+                  .body = body,
+                  .created_s = gs_wall_s(),
+                  .began_ns = gs_now_ns()};
+    gs_api_link(a, r);
+    gs_http_set_user(rq, r);
+    name_request(r);
+    if (read_params(r, chat) != 0) {
+        gs_req_fail(r, &r->error);
+        return;
+    }
+    gs_api_identify(a, rq, r->p.user, &r->person, &r->cache_scope);
+    const char *want = gs_http_header(rq, "x-gamasot-class");
+    int cls = want ? gs_class_parse(want) : -1;
+    r->cls = cls >= 0 ? (gs_class)cls : GS_CLASS_CHAT;
+    gs_http_add_header(rq, "X-Gamasot-Class", gs_class_name(r->cls));
+    r->prompts = gs_calloc((size_t)r->n_prompts, sizeof(*r->prompts));
+    r->echo_text = gs_calloc((size_t)r->n_prompts, sizeof(*r->echo_text));
+    if (!r->prompts || !r->echo_text) {
+        oom(r);
+        return;
+    }
+    size_t body_bytes;
+    gs_http_body(rq, &body_bytes);
+    r->work.data = r;
+    if (body_bytes > INLINE_BODY_BYTES &&
+        uv_queue_work(a->loop, &r->work, work_run, work_done) == 0) {
+        r->in_work = true;
+        return;
+    }
+    prepared(r, gs_req_prepare(r));
+}
+
+/* ---- Events
+ * ------------------------------------------------------------------------------------------ */
+
+static void decided(gs_req *r) {
+    if (++r->n_decided < r->n_choices || r->state != GS_REQ_SUBMITTED)
+        return;
+    if (r->error.code != 0) {
+        gs_req_fail(r, &r->error);
+        return;
+    }
+    r->state = GS_REQ_RUNNING;
+    if (r->p.stream) {
+        begin_headers(r, r->dialect->stream_type);
+        r->dialect->stream_start(r);
+    }
+}
+
+static void rejected(gs_req *r, const gs_admission *adm) {
+    gs_api_error *e = &r->error;
+    if (e->code != 0)
+        return; /* the first one is told */
+    const char *param =
+        adm->field && strcmp(adm->field, "prompt") == 0 && r->p.chat ? "messages" : adm->field;
+    if (adm->code == GS_ERR_CONTEXT) {
+        gs_backend_info info;
+        gs_engine_info(r->api->cfg.engine, &info);
+        gs_api_fail(e, adm->code, param,
+                    "The prompt has %zu tokens; this model's context is %d tokens.",
+                    r->prompts[0].len, info.max_context);
+        e->name = "context_length_exceeded";
+    } else {
+        gs_api_fail(e, adm->code, param, "%s", adm->reason ? adm->reason : gs_err_text(adm->code));
+    }
+    e->retry_after_ns = adm->retry_after_ns;
+}
+
+static void keep_logprob(gs_choice *c, const gs_sample *s) {
+    if (c->n_logprobs == c->cap_logprobs) {
+        int32_t cap = c->cap_logprobs ? 2 * c->cap_logprobs : 8;
+        gs_logprob_entry *p = gs_realloc(c->logprobs, (size_t)cap * sizeof(*p));
+        if (!p)
+            return;
+        c->logprobs = p;
+        c->cap_logprobs = cap;
+    }
+    gs_logprob_entry *l = &c->logprobs[c->n_logprobs++];
+    l->chosen = (gs_token_prob){s->token, s->logprob};
+    l->n_top = s->n_top;
+    memcpy(l->top, s->top, sizeof(l->top));
+}
+
+static void send_delta(gs_req *r, gs_choice *c) {
+    if (!r->p.stream || !r->rq || (c->text.len == 0 && c->n_logprobs == 0))
+        return;
+    r->dialect->stream_delta(r, c);
+    r->last_write_ns = gs_now_ns();
+    gs_buf_clear(&c->text);
+    c->n_logprobs = 0;
+}
+
+static void choice_finished(gs_req *r, gs_choice *c, const char *reason) {
+    if (c->finished)
+        return;
+    c->finished = true;
+    c->finish_reason = reason;
+    r->n_finished++;
+    if (r->p.stream && r->rq && r->state == GS_REQ_RUNNING)
+        r->dialect->stream_finish(r, c);
+    if (r->n_finished == r->n_choices && r->state == GS_REQ_RUNNING)
+        finish_answer(r);
+}
+
+static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
+    if (r->state != GS_REQ_RUNNING || c->finished)
+        return;
+    if (c->n_output++ == 0 && c->index % r->p.n == 0)
+        r->n_cached += ev->u.token.n_cached;
+    if (ev->u.token.stop)
+        return; /* an end-of-turn token is counted, not shown */
+    gs_buf piece = {0};
+    gs_detok_push(&c->detok, ev->u.token.sample.token, &piece);
+    int rc = gs_stop_feed(&c->stop, piece.data ? piece.data : "", piece.len, &c->text);
+    gs_buf_deinit(&piece);
+    if (rc != 0 || c->text.failed) {
+        oom(r);
+        return;
+    }
+    if (r->p.sampler.n_logprobs >= 0)
+        keep_logprob(c, &ev->u.token.sample);
+    send_delta(r, c);
+    if (c->stop.matched) {
+        gs_engine_cancel(r->api->cfg.engine, c->seq);
+        choice_finished(r, c, "stop");
+    }
+}
+
+static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
+    gs_seq_free(c->seq);
+    c->seq = NULL;
+    r->n_out--;
+    if (r->state == GS_REQ_SUBMITTED && !c->admitted)
+        decided(r);
+    if (r->state != GS_REQ_RUNNING || c->finished)
+        return;
+    if (end->reason == GS_END_ERROR) {
+        gs_api_error e;
+        gs_api_fail(&e, end->err ? end->err : GS_ERR_INTERNAL, NULL, "%s",
+                    gs_err_text(end->err ? end->err : GS_ERR_INTERNAL));
+        c->finished = true;
+        gs_req_fail(r, &e);
+        return;
+    }
+    gs_buf rest = {0};
+    gs_detok_flush(&c->detok, &rest);
+    gs_stop_feed(&c->stop, rest.data ? rest.data : "", rest.len, &c->text);
+    gs_stop_finish(&c->stop, &c->text);
+    gs_buf_deinit(&rest);
+    send_delta(r, c);
+    choice_finished(r, c,
+                    end->reason == GS_END_STOP     ? "stop"
+                    : end->reason == GS_END_LENGTH ? "length"
+                                                   : "stop");
+}
+
+void gs_req_event(gs_req *r, const gs_event *ev) {
+    gs_choice *c = ev->seq->owner;
+    r->in_event = true;
+    switch (ev->kind) {
+    case GS_EVENT_ADMITTED:
+        c->admitted = true;
+        decided(r);
+        break;
+    case GS_EVENT_REJECTED:
+        rejected(r, &ev->u.admission);
+        gs_seq_free(c->seq);
+        c->seq = NULL;
+        r->n_out--;
+        decided(r);
+        break;
+    case GS_EVENT_TOKEN:
+        token_event(r, c, ev);
+        break;
+    case GS_EVENT_END:
+        end_event(r, c, &ev->u.end);
+        break;
+    }
+    r->in_event = false;
+    maybe_free(r);
+}

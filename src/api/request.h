@@ -1,0 +1,111 @@
+/*
+ * One API request from JSON to the last byte. Owned by the event loop.
+ *
+ *     PREPARING  template and tokeniser (on a libuv worker when the text is long)
+ *         │ gs_engine_submit, one sequence per prompt and choice
+ *     SUBMITTED  waiting for the engine to admit or reject each of them: 400, 429 and 503 are
+ *         │      decided here, before any header has gone out
+ *     RUNNING    tokens -> detokeniser -> stop strings -> deltas (or one text at the end)
+ *         │
+ *     DONE       answered, or the client is gone; freed once every sequence is back
+ *
+ * Choice i belongs to prompt i / n.
+ */
+#ifndef GS_API_REQUEST_H
+#define GS_API_REQUEST_H
+
+#include <uv.h>
+
+#include "api/api.h"
+#include "api/params.h"
+#include "api/stop.h"
+#include "base/jsonw.h"
+
+typedef struct gs_req gs_req;
+
+typedef struct gs_logprob_entry {
+    gs_token_prob chosen;
+    int32_t n_top;
+    gs_token_prob top[GS_MAX_TOP_LOGPROBS];
+} gs_logprob_entry;
+
+typedef struct gs_choice {
+    gs_req *req;
+    gs_seq *seq; /* NULL once it is back */
+    int32_t index;
+    gs_detok detok;
+    gs_stop_matcher stop;
+    gs_buf text;                /* stream: text of the next delta; else the whole answer */
+    gs_logprob_entry *logprobs; /* of that text, [n_logprobs] */
+    int32_t n_logprobs, cap_logprobs;
+    int32_t logprob_offset; /* characters before the delta (completions' text_offset) */
+    int32_t n_output;
+    bool admitted, finished;
+    const char *finish_reason; /* static: "stop", "length", "cancelled", "error" */
+} gs_choice;
+
+/* How a dialect words its answers; one static table each (openai.c). */
+typedef struct gs_dialect {
+    const char *id_prefix; /* "chatcmpl-" */
+    const char *stream_type, *whole_type;
+    void (*stream_start)(gs_req *r);
+    void (*stream_delta)(gs_req *r, gs_choice *c);  /* c->text, c->logprobs */
+    void (*stream_finish)(gs_req *r, gs_choice *c); /* finish_reason */
+    void (*stream_end)(gs_req *r);                  /* usage, terminator */
+    void (*stream_error)(gs_req *r, const gs_api_error *e);
+    void (*whole)(gs_req *r, gs_buf *out);
+    const char *alive; /* sign of life of a waiting stream */
+} gs_dialect;
+
+typedef enum gs_req_state {
+    GS_REQ_PREPARING,
+    GS_REQ_SUBMITTED,
+    GS_REQ_RUNNING,
+    GS_REQ_DONE
+} gs_req_state;
+
+struct gs_req {
+    gs_api *api;
+    gs_http_request *rq; /* NULL once answered or gone */
+    const gs_dialect *dialect;
+    gs_req_state state;
+    gs_req *prev, *next; /* the API's list of live requests */
+    char id[48];
+    int64_t created_s, began_ns, last_write_ns;
+    gs_gen_params p;
+    gs_class cls;
+    uint32_t person;
+    uint64_t cache_scope;
+    /* prompts */
+    json_t *body;      /* kept while PREPARING */
+    gs_ids *prompts;   /* [n_prompts] */
+    gs_buf *echo_text; /* [n_prompts], completions with echo */
+    int32_t n_prompts;
+    uv_work_t work;
+    bool in_work;
+    gs_api_error error; /* of PREPARING, or the first rejection */
+    /* choices */
+    gs_choice *choices;                              /* [n_choices] */
+    int32_t n_choices, n_decided, n_finished, n_out; /* n_out: sequences with the engine */
+    int32_t n_cached; /* of the first choice of each prompt, summed */
+    bool headers_sent, in_event;
+    gs_buf out; /* scratch for one event */
+};
+
+/* Takes rq and body. Answers by itself in every case. */
+void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect *d, bool chat);
+void gs_req_event(gs_req *r, const gs_event *ev);
+void gs_req_gone(gs_req *r);                        /* the client went away */
+void gs_req_tick(gs_req *r, int64_t now_ns);        /* signs of life */
+void gs_req_fail(gs_req *r, const gs_api_error *e); /* ends it with an error, cancels the rest */
+
+/* openai.c */
+extern const gs_dialect gs_dialect_chat, gs_dialect_completion;
+void gs_api_error_body(const gs_api_error *e, gs_buf *out);
+/* Replies with an error and releases rq. */
+void gs_api_reply_error(gs_http_request *rq, const gs_api_error *e);
+
+/* prepare.c: body -> prompts; pure work on r, may run on a worker thread. 0 or r->error. */
+int gs_req_prepare(gs_req *r);
+
+#endif

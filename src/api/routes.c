@@ -1,0 +1,369 @@
+/* The route table and the small endpoints. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "api/api_impl.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/sys.h"
+#include "metrics/prom.h"
+
+/* A step older than this, and far longer than any before, means that the backend hangs. */
+#define STALL_NS (4 * GS_NS_PER_S)
+
+enum {
+    R_OPEN = 1,  /* no key needed: liveness for whoever restarts the server */
+    R_MODEL = 2, /* 503 until the model is loaded */
+    R_BODY = 4   /* JSON body */
+};
+
+typedef struct route {
+    const char *method, *path;
+    int flags;
+    void (*handle)(gs_api *a, gs_http_request *rq, json_t *body); /* takes body */
+} route;
+
+/* ---- Health
+ * ------------------------------------------------------------------------------------------- */
+
+static void reply_json(gs_http_request *rq, int status, gs_buf *out) {
+    gs_http_reply(rq, status, "application/json", out->data ? out->data : "", out->len);
+    gs_buf_deinit(out);
+}
+
+static bool stalled(gs_api *a) {
+    gs_engine_stats s;
+    gs_engine_get_stats(a->cfg.engine, &s);
+    if (s.step_began_ns == 0)
+        return false;
+    int64_t age_ns = gs_now_ns() - s.step_began_ns;
+    return age_ns > STALL_NS && age_ns > 4 * s.longest_step_ns;
+}
+
+static void get_health(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    bool bad = stalled(a);
+    gs_buf out = {0};
+    gs_buf_printf(&out, "{\"status\":\"%s\"}", bad ? "stalled" : "ok");
+    reply_json(rq, bad ? 503 : 200, &out);
+}
+
+static void get_ready(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    gs_api_error e;
+    if (stalled(a)) {
+        gs_api_fail(&e, GS_ERR_UNAVAILABLE, NULL, "The compute backend does not answer.");
+        gs_api_reply_error(rq, &e);
+        return;
+    }
+    if (!gs_api_ready(a, &e)) {
+        gs_api_reply_error(rq, &e);
+        return;
+    }
+    gs_buf out = {0};
+    gs_buf_str(&out, "{\"status\":\"ready\"}");
+    reply_json(rq, 200, &out);
+}
+
+/* ---- Metrics
+ * ------------------------------------------------------------------------------------------ */
+
+static void by_class(gs_buf *out, const char *name, const char *help, const char *model,
+                     const int32_t *v) {
+    gs_prom_family(out, name, "gauge", help);
+    for (int c = 0; c < GS_CLASS_COUNT; c++) {
+        const char *labels[] = {"class", gs_class_name((gs_class)c), "model", model, NULL};
+        gs_prom_sample(out, name, v[c], labels);
+    }
+}
+
+static void single(gs_buf *out, const char *name, const char *type, const char *help,
+                   const char *model, double v) {
+    const char *labels[] = {"model", model, NULL};
+    gs_prom_family(out, name, type, help);
+    gs_prom_sample(out, name, v, labels);
+}
+
+static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    gs_engine_stats s;
+    gs_engine_get_stats(a->cfg.engine, &s);
+    bool ready = gs_engine_get_state(a->cfg.engine) == GS_ENGINE_READY;
+    const char *m = ready ? a->cfg.model->name : "";
+    double usage = s.kv_blocks_total ? (double)s.kv_blocks_held / s.kv_blocks_total : 0;
+    gs_buf o = {0};
+    by_class(&o, "gamasot_num_requests_running", "Sequences that hold KV blocks.", m,
+             s.n_running_by_class);
+    by_class(&o, "gamasot_num_requests_waiting", "Sequences waiting to run.", m,
+             s.n_waiting_by_class);
+    single(&o, "gamasot_kv_cache_usage_perc", "gauge",
+           "Share (0..1) of KV blocks held by living sequences.", m, usage);
+    single(&o, "gamasot_kv_blocks", "gauge", "KV blocks in the pool.", m, s.kv_blocks_total);
+    single(&o, "gamasot_kv_blocks_cached", "gauge", "KV blocks kept only by the prefix cache.", m,
+           s.kv_blocks_cached);
+    single(&o, "gamasot_prefix_cache_queries_total", "counter",
+           "Prompt tokens looked up in the prefix cache.", m, (double)s.prefix_lookup_tokens);
+    single(&o, "gamasot_prefix_cache_hits_total", "counter",
+           "Prompt tokens found in the prefix cache.", m, (double)s.prefix_hit_tokens);
+    single(&o, "gamasot_num_preemptions_total", "counter", "Sequences preempted for KV blocks.", m,
+           (double)s.preemptions);
+    single(&o, "gamasot_prompt_tokens_total", "counter", "Prompt tokens computed.", m,
+           (double)s.prefill_tokens);
+    single(&o, "gamasot_generation_tokens_total", "counter", "Tokens generated.", m,
+           (double)s.decode_tokens);
+    single(&o, "gamasot_recomputed_tokens_total", "counter", "Tokens computed again.", m,
+           (double)s.recomputed_tokens);
+    single(&o, "gamasot_steps_total", "counter", "Engine iterations.", m, (double)s.steps);
+    single(&o, "gamasot_busy_seconds_total", "counter", "Time spent computing.", m,
+           (double)s.busy_ns / 1e9);
+    single(&o, "gamasot_http_connections", "gauge", "Open HTTP connections.", m,
+           gs_http_n_connections(a->http));
+    gs_http_reply(rq, 200, "text/plain; version=0.0.4; charset=utf-8", o.data, o.len);
+    gs_buf_deinit(&o);
+}
+
+/* ---- Models, tokeniser
+ * ---------------------------------------------------------------------------------- */
+
+static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    gs_backend_info info;
+    gs_engine_info(a->cfg.engine, &info);
+    gs_buf out = {0};
+    gs_jsonw w;
+    gs_jsonw_init(&w, &out);
+    gs_jsonw_obj(&w);
+    gs_jsonw_key(&w, "object");
+    gs_jsonw_str(&w, "list");
+    gs_jsonw_key(&w, "data");
+    gs_jsonw_arr(&w);
+    gs_jsonw_obj(&w);
+    gs_jsonw_key(&w, "id");
+    gs_jsonw_str(&w, a->cfg.model->name);
+    gs_jsonw_key(&w, "object");
+    gs_jsonw_str(&w, "model");
+    gs_jsonw_key(&w, "created");
+    gs_jsonw_int(&w, a->cfg.model->created_s);
+    gs_jsonw_key(&w, "owned_by");
+    gs_jsonw_str(&w, "gamasot");
+    gs_jsonw_key(&w, "max_model_len");
+    gs_jsonw_int(&w, info.max_context);
+    gs_jsonw_end_obj(&w);
+    gs_jsonw_end_arr(&w);
+    gs_jsonw_end_obj(&w);
+    reply_json(rq, 200, &out);
+}
+
+static bool read_bool(const json_t *body, const char *name, bool *out, gs_api_error *e) {
+    const json_t *v = json_object_get(body, name);
+    if (!v || json_is_null(v))
+        return true;
+    if (!json_is_boolean(v)) {
+        gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be true or false.", name);
+        return false;
+    }
+    *out = json_is_true(v);
+    return true;
+}
+
+static void post_tokenize(gs_api *a, gs_http_request *rq, json_t *body) {
+    gs_api_error e = {0};
+    bool add = false, parse = false;
+    char err[256] = "";
+    gs_ids ids = {0};
+    const json_t *content = json_object_get(body, "content");
+    if (!json_is_string(content)) {
+        gs_api_fail(&e, GS_ERR_INVALID, "content", "'content' must be a string.");
+        goto out;
+    }
+    if (!read_bool(body, "add_special", &add, &e) || !read_bool(body, "parse_special", &parse, &e))
+        goto out;
+    int rc = gs_tok_encode(a->cfg.model->tokenizer, json_string_value(content),
+                           json_string_length(content),
+                           (add ? GS_TOK_ADD_SPECIAL : 0) | (parse ? GS_TOK_PARSE_SPECIAL : 0),
+                           &ids, err, sizeof(err));
+    if (rc != 0) {
+        gs_api_fail(&e, rc, "content", "'content': %s", err[0] ? err : gs_err_text(rc));
+        goto out;
+    }
+    gs_buf out = {0};
+    gs_jsonw w;
+    gs_jsonw_init(&w, &out);
+    gs_jsonw_obj(&w);
+    gs_jsonw_key(&w, "tokens");
+    gs_jsonw_arr(&w);
+    for (size_t i = 0; i < ids.len; i++)
+        gs_jsonw_int(&w, ids.data[i]);
+    gs_jsonw_end_arr(&w);
+    gs_jsonw_end_obj(&w);
+    reply_json(rq, 200, &out);
+out:
+    if (e.code != 0)
+        gs_api_reply_error(rq, &e);
+    gs_ids_deinit(&ids);
+    json_decref(body);
+}
+
+static void post_detokenize(gs_api *a, gs_http_request *rq, json_t *body) {
+    gs_api_error e = {0};
+    gs_ids ids = {0};
+    gs_buf text = {0};
+    const json_t *tokens = json_object_get(body, "tokens");
+    size_t n = json_array_size(tokens);
+    if (!json_is_array(tokens))
+        gs_api_fail(&e, GS_ERR_INVALID, "tokens", "'tokens' must be an array of token ids.");
+    for (size_t i = 0; i < n && e.code == 0; i++) {
+        const json_t *v = json_array_get(tokens, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+            json_integer_value(v) >= gs_tok_n_vocab(a->cfg.model->tokenizer))
+            gs_api_fail(&e, GS_ERR_INVALID, "tokens", "'tokens[%zu]' is no token id below %d.", i,
+                        gs_tok_n_vocab(a->cfg.model->tokenizer));
+        else if (gs_ids_push(&ids, (int32_t)json_integer_value(v)) != 0)
+            gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+    }
+    if (e.code == 0 && gs_tok_decode(a->cfg.model->tokenizer, ids.data, ids.len, true, &text) != 0)
+        gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+    if (e.code != 0) {
+        gs_api_reply_error(rq, &e);
+    } else {
+        gs_buf out = {0};
+        gs_jsonw w;
+        gs_jsonw_init(&w, &out);
+        gs_jsonw_obj(&w);
+        gs_jsonw_key(&w, "content");
+        gs_jsonw_strn(&w, text.data ? text.data : "", text.len);
+        gs_jsonw_end_obj(&w);
+        reply_json(rq, 200, &out);
+    }
+    gs_ids_deinit(&ids);
+    gs_buf_deinit(&text);
+    json_decref(body);
+}
+
+/* ---- Generation
+ * -------------------------------------------------------------------------------------------- */
+
+static void start(gs_api *a, gs_http_request *rq, json_t *body, bool chat) {
+    if (a->n_live >= a->cfg.max_live_requests) {
+        gs_api_error e;
+        gs_api_fail(&e, GS_ERR_OVERLOADED, NULL, "Too many requests are being answered.");
+        json_decref(body);
+        gs_api_reply_error(rq, &e);
+        return;
+    }
+    gs_req_start(a, rq, body, chat ? &gs_dialect_chat : &gs_dialect_completion, chat);
+}
+
+static void post_chat(gs_api *a, gs_http_request *rq, json_t *body) {
+    start(a, rq, body, true);
+}
+
+static void post_completion(gs_api *a, gs_http_request *rq, json_t *body) {
+    start(a, rq, body, false);
+}
+
+static void get_root(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)a;
+    (void)body;
+    static const char text[] = "gamasot is running\n";
+    gs_http_reply(rq, 200, "text/plain", text, sizeof(text) - 1);
+}
+
+// clang-format off
+static const route routes[] = {
+    {"GET",  "/",                    R_OPEN,            get_root},
+    {"GET",  "/health",              R_OPEN,            get_health},
+    {"GET",  "/ready",               R_OPEN,            get_ready},
+    {"GET",  "/metrics",             0,                 get_metrics},
+    {"GET",  "/v1/models",           R_MODEL,           get_models},
+    {"POST", "/v1/chat/completions", R_MODEL | R_BODY,  post_chat},
+    {"POST", "/v1/completions",      R_MODEL | R_BODY,  post_completion},
+    {"POST", "/tokenize",            R_MODEL | R_BODY,  post_tokenize},
+    {"POST", "/detokenize",          R_MODEL | R_BODY,  post_detokenize},
+};
+// clang-format on
+
+static bool method_matches(const char *have, const char *want) {
+    return strcmp(have, want) == 0 || (strcmp(have, "HEAD") == 0 && strcmp(want, "GET") == 0);
+}
+
+static const route *find_route(gs_http_request *rq, gs_api_error *e) {
+    const char *path = gs_http_path(rq), *method = gs_http_method(rq);
+    const char *allow = NULL;
+    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
+        if (strcmp(routes[i].path, path) != 0)
+            continue;
+        if (method_matches(method, routes[i].method))
+            return &routes[i];
+        allow = routes[i].method;
+    }
+    if (allow) {
+        gs_http_add_header(rq, "Allow", strcmp(allow, "GET") == 0 ? "GET, HEAD" : allow);
+        gs_api_fail(e, GS_ERR_METHOD, NULL, "%s answers %s only.", path, allow);
+    } else {
+        gs_api_fail(e, GS_ERR_NOT_FOUND, NULL, "There is no %s %.128s here.", method, path);
+    }
+    return NULL;
+}
+
+static void preflight(gs_api *a, gs_http_request *rq) {
+    gs_api_error e;
+    if (!gs_api_origin_ok(a, rq)) {
+        gs_api_fail(&e, GS_ERR_FORBIDDEN, NULL, "This origin is not allowed.");
+        gs_api_reply_error(rq, &e);
+        return;
+    }
+    gs_http_add_header(rq, "Access-Control-Allow-Methods", "GET, POST");
+    gs_http_add_header(rq, "Access-Control-Allow-Headers",
+                       "authorization, content-type, x-gamasot-class");
+    gs_http_add_header(rq, "Access-Control-Max-Age", "600");
+    gs_http_reply(rq, 204, NULL, "", 0);
+}
+
+static bool is_json_type(const char *type) {
+    return type && strncasecmp(type, "application/json", 16) == 0 &&
+           (type[16] == '\0' || type[16] == ';' || type[16] == ' ');
+}
+
+static int read_body(gs_http_request *rq, json_t **body, gs_api_error *e) {
+    /* Other types are what a foreign page may send without asking first (CSRF). */
+    if (!is_json_type(gs_http_header(rq, "content-type")))
+        return gs_api_fail(e, GS_ERR_MEDIA_TYPE, NULL,
+                           "Send the body with 'Content-Type: application/json'.");
+    size_t n;
+    const char *text = gs_http_body(rq, &n);
+    *body = gs_api_parse_json(text, n, e);
+    return *body ? 0 : e->code;
+}
+
+void gs_api_on_request(void *user, gs_http_request *rq) {
+    gs_api *a = user;
+    gs_api_error e = {0};
+    json_t *body = NULL;
+    const char *origin = gs_http_header(rq, "origin");
+    if (origin && gs_api_origin_ok(a, rq)) {
+        gs_http_add_header(rq, "Access-Control-Allow-Origin", origin);
+        gs_http_add_header(rq, "Vary", "Origin");
+    }
+    if (strcmp(gs_http_method(rq), "OPTIONS") == 0) {
+        preflight(a, rq);
+        return;
+    }
+    const route *r = find_route(rq, &e);
+    if (!r)
+        goto fail;
+    if (!(r->flags & R_OPEN) && gs_api_check_access(a, rq, &e) != 0)
+        goto fail;
+    if ((r->flags & R_MODEL) && !gs_api_ready(a, &e))
+        goto fail;
+    if ((r->flags & R_BODY) && read_body(rq, &body, &e) != 0)
+        goto fail;
+    r->handle(a, rq, body);
+    return;
+fail:
+    if (e.code == GS_ERR_UNAUTHORIZED)
+        gs_http_add_header(rq, "WWW-Authenticate", "Bearer");
+    gs_api_reply_error(rq, &e);
+}
