@@ -1,0 +1,154 @@
+/*
+ * Configuration: the option table of options.h as a plain struct, filled from the configuration
+ * file, the environment and the command line. Later sources win:
+ *
+ *     default  <  file  <  environment (GAMASOT_SERVER_PORT)  <  flags (--server.port, --port)
+ *
+ *     gs_config cfg;
+ *     int rc = gs_config_load(&cfg, argc, argv, NULL, 0, err, sizeof err);
+ *     if (rc == GS_OK) listen_on(cfg.server_port); else puts(err);
+ *     gs_config_deinit(&cfg);                         // also after a failure
+ *
+ * Lists are separated by commas; a repeated flag adds to the list. Everything that is unknown is
+ * an error that names the nearest known option. Filled once at start by the main thread, then
+ * read-only: any thread may read (gs_config_set belongs to whoever owns the struct).
+ */
+#ifndef GS_CONFIG_CONFIG_H
+#define GS_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "config/options.h"
+
+/* Option flags. */
+#define GS_CONFIG_STARTUP 0u        /* read at start only */
+#define GS_CONFIG_LIVE    (1u << 0) /* may change while the server runs */
+#define GS_CONFIG_SECRET  (1u << 1) /* the value appears in no output and no message */
+#define GS_CONFIG_HIDDEN  (1u << 2) /* in the reference, not in --help */
+#define GS_CONFIG_POW2    (1u << 3) /* must be a power of two */
+
+typedef enum gs_config_kind {
+    GS_CONFIG_BOOL,
+    GS_CONFIG_INT,
+    GS_CONFIG_FLOAT,
+    GS_CONFIG_STRING,
+    GS_CONFIG_ENUM,
+    GS_CONFIG_SIZE_MB,
+    GS_CONFIG_DURATION_MS,
+    GS_CONFIG_PORT,
+    GS_CONFIG_PATH,
+    GS_CONFIG_LIST
+} gs_config_kind;
+
+typedef struct gs_config_list {
+    char **items;
+    size_t n;
+} gs_config_list;
+
+/* Where an option's value came from. */
+typedef enum gs_config_source {
+    GS_CONFIG_FROM_DEFAULT,
+    GS_CONFIG_FROM_FILE,
+    GS_CONFIG_FROM_ENV,
+    GS_CONFIG_FROM_FLAG,
+    GS_CONFIG_FROM_SET
+} gs_config_source;
+
+/* The fields' C types. Strings are never NULL; an empty one means "not set". */
+#define GS_CONFIG_TYPE_BOOL        bool
+#define GS_CONFIG_TYPE_INT         int
+#define GS_CONFIG_TYPE_FLOAT       double
+#define GS_CONFIG_TYPE_STRING      char *
+#define GS_CONFIG_TYPE_ENUM        int
+#define GS_CONFIG_TYPE_SIZE_MB     int64_t
+#define GS_CONFIG_TYPE_DURATION_MS int64_t
+#define GS_CONFIG_TYPE_PORT        int
+#define GS_CONFIG_TYPE_PATH        char *
+#define GS_CONFIG_TYPE_LIST        gs_config_list
+
+/* Index of each option in the table: GS_OPT_server_port, ... */
+typedef enum gs_config_id {
+#define X(section, name, kind, alias, def, min, max, choices, flags, help)                         \
+    GS_OPT_##section##_##name,
+    GS_CONFIG_OPTIONS(X)
+#undef X
+        GS_CONFIG_N
+} gs_config_id;
+
+/* Values of ENUM options, in the order of their choices. log_level is a gs_log_level. */
+enum { GS_CONFIG_BACKEND_NATIVE, GS_CONFIG_BACKEND_FAKE };
+
+typedef struct gs_config {
+    /* One field per option: server_host, server_port, ..., named section_name. */
+#define X(section, name, kind, alias, def, min, max, choices, flags, help)                         \
+    GS_CONFIG_TYPE_##kind section##_##name;
+    GS_CONFIG_OPTIONS(X)
+#undef X
+    uint8_t source[GS_CONFIG_N]; /* gs_config_source of each option */
+
+    char *file;        /* the configuration file that was read, or NULL */
+    bool want_help;    /* --help or -h was given */
+    bool want_version; /* --version was given */
+    char **positional; /* arguments that are no flags, borrowed from argv, in order */
+    int n_positional;
+} gs_config;
+
+/* One row of the table, for whoever shows or sets options. */
+typedef struct gs_config_option {
+    const char *name; /* "server.port" */
+    const char *section;
+    const char *alias; /* "port", or NULL */
+    gs_config_kind kind;
+    size_t offset; /* of the field in gs_config */
+    const char *def;
+    int64_t min, max;
+    const char *choices;
+    unsigned flags;
+    const char *help;
+} gs_config_option;
+
+const gs_config_option *gs_config_option_at(size_t i); /* i < GS_CONFIG_N */
+/* By full name, "server.port"; NULL: unknown. */
+const gs_config_option *gs_config_option_find(const char *name);
+
+/* A flag of one command only, e.g. `gamasot run --max-tokens 32`; not an option of the table. */
+typedef struct gs_config_flag {
+    const char *name; /* "max-tokens" */
+    const char *arg;  /* what help calls the value ("N"), or NULL: the flag takes none */
+    const char *help;
+    const char *value; /* out: the value, borrowed from argv; "" for a flag without; NULL: absent */
+} gs_config_flag;
+
+/*
+ * Fills *cfg from all sources. argv[0] is skipped. Flags are --name VALUE or --name=VALUE; a bool
+ * takes its value only with "=" and means true alone; a value that begins with "--" needs the
+ * "=", too; "--" ends the flags. flags (may be NULL) are
+ * known besides the options. With --help the sources are not checked: want_help is set and GS_OK
+ * returned. On failure err is one sentence that names option and place ("gamasot.conf:12: ...").
+ */
+int gs_config_load(gs_config *cfg, int argc, char **argv, gs_config_flag *flags, size_t n_flags,
+                   char *err, size_t errlen);
+/* Defaults only. GS_OK or GS_ERR_NOMEM. */
+int gs_config_init(gs_config *cfg);
+void gs_config_deinit(gs_config *cfg);
+
+/* What the server needs beyond single values: an address that is no loopback one needs a key. */
+int gs_config_check_serve(const gs_config *cfg, char *err, size_t errlen);
+
+/* Sets one option from text (replaces lists). The value stays as it was on failure. */
+int gs_config_set(gs_config *cfg, const char *name, const char *value, char *err, size_t errlen);
+/* Reads the text of a configuration file; where is its name for messages. */
+int gs_config_read_text(gs_config *cfg, const char *where, const char *text, size_t len, char *err,
+                        size_t errlen);
+
+/* {"server.port": 11434, ...}, secrets as "***". GS_OK or GS_ERR_NOMEM. */
+int gs_config_json(const gs_config *cfg, gs_buf *out);
+/* The options part of --help; flags as in gs_config_load. */
+int gs_config_help(gs_buf *out, const gs_config_flag *flags, size_t n_flags);
+/* docs/configuration.md. */
+int gs_config_reference(gs_buf *out);
+
+#endif

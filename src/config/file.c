@@ -1,0 +1,204 @@
+/*
+ * The configuration file (INI, by libinih) and the file of API keys.
+ *
+ * Debian's libinih has a fixed line buffer and tells handlers no line numbers. Lines come to it
+ * through our own reader, which counts them and refuses what would be cut.
+ */
+#include "config/config_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ini.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+typedef struct reader {
+    gs_config *cfg;
+    const char *where;
+    const char *text;
+    size_t len, pos;
+    int line;
+    int set_on[GS_CONFIG_N]; /* line that set the option, 0: none */
+    int rc;                  /* the first failure; everything after it is skipped */
+    char *err;
+    size_t errlen;
+} reader;
+
+static void reader_fail(reader *r, const char *what) {
+    if (r->rc == GS_OK)
+        r->rc = gs_fail(r->err, r->errlen, GS_ERR_INVALID, "%s:%d: %s", r->where, r->line, what);
+}
+
+/* As fgets. NULL at the end and after a failure, which ends the parsing. */
+static char *read_line(char *out, int cap, void *stream) {
+    reader *r = stream;
+    if (r->rc != GS_OK || r->pos >= r->len)
+        return NULL;
+    r->line++;
+    const char *begin = r->text + r->pos;
+    const char *newline = memchr(begin, '\n', r->len - r->pos);
+    size_t n = newline ? (size_t)(newline - begin) + 1 : r->len - r->pos;
+    r->pos += n;
+    if (n > (size_t)cap - 1) {
+        reader_fail(r, "the line is too long; continue a list on further, indented lines");
+        return NULL;
+    }
+    if (memchr(begin, '\0', n)) {
+        reader_fail(r, "the line has a zero byte");
+        return NULL;
+    }
+    memcpy(out, begin, n);
+    out[n] = '\0';
+    return out;
+}
+
+/* 1: go on, as libinih wants it; failures are kept in r. */
+static int on_value(void *user, const char *section, const char *name, const char *value) {
+    reader *r = user;
+    char full[128];
+    char why[512];
+    if (r->rc != GS_OK)
+        return 1;
+    snprintf(full, sizeof full, "%s%s%s", section, *section ? "." : "", name);
+    const gs_config_option *o = gs_config_option_find(full);
+    if (!o) {
+        char hint[128];
+        gs_config_suggest(full, false, NULL, 0, hint, sizeof hint);
+        snprintf(why, sizeof why, "unknown option '%s'%s", full, hint);
+        reader_fail(r, why);
+        return 1;
+    }
+    size_t i = (size_t)(o - gs_config_option_at(0));
+    if (r->set_on[i] != 0 && o->kind != GS_CONFIG_LIST) {
+        snprintf(why, sizeof why, "%s: already set on line %d", full, r->set_on[i]);
+        reader_fail(r, why);
+        return 1;
+    }
+    r->set_on[i] = r->line;
+    int rc = gs_config_apply(r->cfg, i, GS_CONFIG_FROM_FILE, value, why, sizeof why);
+    if (rc != GS_OK) {
+        reader_fail(r, why);
+        r->rc = rc;
+    }
+    return 1;
+}
+
+int gs_config_read_text(gs_config *cfg, const char *where, const char *text, size_t len, char *err,
+                        size_t errlen) {
+    reader r = {.cfg = cfg,
+                .where = where,
+                .text = text,
+                .len = len,
+                .rc = GS_OK,
+                .err = err,
+                .errlen = errlen};
+    int bad_line = ini_parse_stream(read_line, &r, on_value, &r);
+    /* libinih goes on after such a line; what it broke further down is not the cause. */
+    if (bad_line > 0 && (r.rc == GS_OK || bad_line < r.line)) {
+        r.rc = GS_OK;
+        r.line = bad_line;
+        reader_fail(&r, "neither a [section] nor a name = value");
+    }
+    return r.rc;
+}
+
+int gs_config_slurp(const char *path, gs_buf *out, char *err, size_t errlen) {
+    struct stat st;
+    int rc = GS_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang the start */
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        rc = gs_fail(err, errlen, GS_ERR_INVALID, "%s: not a regular file", path);
+    }
+    while (rc == GS_OK) {
+        if (gs_buf_reserve(out, 4096) != GS_OK) {
+            rc = gs_fail(err, errlen, GS_ERR_NOMEM, "%s: out of memory", path);
+            break;
+        }
+        ssize_t n = gs_read(fd, out->data + out->len, 4096);
+        if (n < 0)
+            rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        if (n <= 0)
+            break;
+        out->len += (size_t)n;
+        if (out->len > GS_CONFIG_MAX_FILE_BYTES)
+            rc = gs_fail(err, errlen, GS_ERR_TOO_LARGE, "%s: larger than %u bytes", path,
+                         GS_CONFIG_MAX_FILE_BYTES);
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int gs_config_read_file(gs_config *cfg, const char *path, char *err, size_t errlen) {
+    gs_buf text = {0};
+    int rc = gs_config_slurp(path, &text, err, errlen);
+    if (rc == GS_OK)
+        rc = gs_config_read_text(cfg, path, text.data, text.len, err, errlen);
+    if (rc == GS_OK) {
+        cfg->file = gs_strdup(path);
+        if (!cfg->file)
+            rc = gs_fail(err, errlen, GS_ERR_NOMEM, "%s: out of memory", path);
+    }
+    gs_buf_deinit(&text);
+    return rc;
+}
+
+/* Keys are printable ASCII without blanks and commas, as HTTP headers and lists want them. */
+static int add_key(gs_config *cfg, const char *where, int line, const char *key, char *err,
+                   size_t errlen) {
+    const gs_config_option *o = gs_config_option_at(GS_OPT_server_api_keys);
+    char why[256];
+    for (const char *p = key; *p; p++)
+        if (*p <= ' ' || *p > '~' || *p == ',')
+            return gs_fail(err, errlen, GS_ERR_INVALID,
+                           "%s:%d: a key has a blank, a comma or a character beyond ASCII", where,
+                           line);
+    int rc = gs_config_value_parse(o, key, true, &cfg->server_api_keys, why, sizeof why);
+    return rc == GS_OK ? rc : gs_fail(err, errlen, rc, "%s:%d: %s", where, line, why);
+}
+
+int gs_config_read_keys(gs_config *cfg, char *err, size_t errlen) {
+    const char *path = cfg->server_api_keys_file;
+    gs_buf text = {0};
+    char why[256];
+    struct stat st;
+    if (*path == '\0')
+        return GS_OK;
+    int rc = gs_config_slurp(path, &text, why, sizeof why);
+    if (rc == GS_OK && !gs_buf_cstr(&text))
+        rc = gs_fail(why, sizeof why, GS_ERR_NOMEM, "out of memory");
+    if (rc != GS_OK) {
+        gs_fail(err, errlen, rc, "server.api_keys_file: %s", why);
+        goto out;
+    }
+    if (stat(path, &st) == 0 && (st.st_mode & S_IROTH))
+        gs_warn("config", "every user of this machine can read the API keys in %s", path);
+    int line = 0;
+    char *p = text.data;
+    for (char *end = p + text.len; p < end && rc == GS_OK;) {
+        char *newline = memchr(p, '\n', (size_t)(end - p));
+        char *stop = newline ? newline : end;
+        line++;
+        *stop = '\0'; /* the terminator of gs_buf_cstr at the end */
+        char *last = stop;
+        if (strlen(p) != (size_t)(stop - p))
+            rc =
+                gs_fail(err, errlen, GS_ERR_INVALID, "%s:%d: the line has a zero byte", path, line);
+        while (last > p && (last[-1] == '\r' || last[-1] == ' ' || last[-1] == '\t'))
+            *--last = '\0';
+        if (rc == GS_OK && *p != '\0' && *p != '#')
+            rc = add_key(cfg, path, line, p, err, errlen);
+        p = stop + 1;
+    }
+out:
+    gs_buf_deinit(&text);
+    return rc;
+}
