@@ -276,6 +276,13 @@ fn strftime_at(now_s: i64, format: &str) -> Result<String, Error> {
     String::from_utf8(text).map_err(|_| bad())
 }
 
+fn has_items(v: &Value) -> bool {
+    matches!(
+        v.kind(),
+        ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined
+    )
+}
+
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_trim_blocks(true);
@@ -301,6 +308,11 @@ fn environment() -> Environment<'static> {
     );
     env.add_filter("join", join);
     env.add_filter("string", string);
+    // Python's idea of the two: strings and mappings are sequences, None is not iterable.
+    env.add_test("sequence", |v: &Value| has_items(v));
+    env.add_test("iterable", |v: &Value| {
+        has_items(v) || v.kind() == ValueKind::Iterable
+    });
     env.add_function("raise_exception", raise_exception);
     env
 }
@@ -403,7 +415,7 @@ impl Handle {
         }
         let limits = Limits {
             memory_bytes: COMPILE_MEMORY_BYTES,
-            time: Duration::from_secs(10),
+            time: Duration::from_secs(3),
         };
         let template = run_bounded(&limits, move || Template::compile(&source))
             .map_err(stopped)?

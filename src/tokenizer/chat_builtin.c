@@ -51,6 +51,7 @@ void gs_chat_builtin_detect(const char *source, gs_chat_builtin *out) {
         out->dated_now = strstr(source, "strftime_now") != NULL;
     } else if (strstr(source, "<start_of_turn>") && strstr(source, "<end_of_turn>")) {
         out->format = GS_CHAT_GEMMA;
+        out->no_system = strstr(source, "System role not supported") != NULL;
     }
 }
 
@@ -173,8 +174,8 @@ static int render_llama3(const gs_chat_builtin *b, const json_t *messages, const
 }
 
 /* Gemma has no system turn: the system text opens the first user turn. */
-static int render_gemma(const json_t *messages, const char *bos, bool generate, gs_buf *out,
-                        char *err, size_t errlen) {
+static int render_gemma(const gs_chat_builtin *b, const json_t *messages, const char *bos,
+                        bool generate, gs_buf *out, char *err, size_t errlen) {
     if (bos)
         (void)gs_buf_str(out, bos);
     const json_t *system = NULL;
@@ -185,6 +186,10 @@ static int render_gemma(const json_t *messages, const char *bos, bool generate, 
         if (rc)
             return rc;
         if (i == 0 && strcmp(m.role, "system") == 0) {
+            if (b->no_system)
+                return gs_fail(err, errlen, GS_ERR_INVALID,
+                               "the model's chat template refused the messages: System role not "
+                               "supported");
             system = m.content;
             first = 1;
             continue;
@@ -222,7 +227,7 @@ int gs_chat_builtin_render(const gs_chat_builtin *b, const json_t *messages, con
         rc = render_llama3(b, messages, bos, add_generation_prompt, now_s, out, err, errlen);
         break;
     case GS_CHAT_GEMMA:
-        rc = render_gemma(messages, bos, add_generation_prompt, out, err, errlen);
+        rc = render_gemma(b, messages, bos, add_generation_prompt, out, err, errlen);
         break;
     case GS_CHAT_UNKNOWN:
         (void)gs_fail(err, errlen, rc, "this chat template needs a build with Rust");

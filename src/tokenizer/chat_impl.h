@@ -27,6 +27,7 @@ typedef struct gs_chat_builtin {
     size_t n_default_system;
     bool dated;     /* Llama 3.1 and later: the system turn names dates */
     bool dated_now; /* ... today's date (3.2 and later), else a fixed one */
+    bool no_system; /* Gemma 2: refuses system messages */
 } gs_chat_builtin;
 
 /* Recognises the format by the marks in a template's source, which must outlive *out. */
