@@ -478,16 +478,22 @@ static int parse_header(gs_gguf *g, cursor *c, uint64_t *n_tensors, uint64_t *n_
     return GS_OK;
 }
 
-int gs_gguf_open_mem(const void *data, size_t size, gs_gguf **out, char *err, size_t errlen) {
+/* mapped: the bytes are the reader's from here on, also after a failure. */
+static int open_bytes(const void *data, size_t size, bool mapped, gs_gguf **out, char *err,
+                      size_t errlen) {
     cursor c = {.data = data, .size = data ? size : 0, .err = err, .errlen = errlen};
     uint64_t n_tensors = 0;
     uint64_t n_kv = 0;
     *out = NULL;
     gs_gguf *g = gs_calloc(1, sizeof *g);
-    if (!g)
+    if (!g) {
+        if (mapped)
+            gs_unmap(data, size);
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory for a GGUF file");
+    }
     g->data = c.data;
     g->size = c.size;
+    g->mapped = mapped;
     int rc = parse_header(g, &c, &n_tensors, &n_kv);
     if (rc == GS_OK)
         rc = parse_metadata(g, &c, n_kv);
@@ -503,6 +509,10 @@ int gs_gguf_open_mem(const void *data, size_t size, gs_gguf **out, char *err, si
     return GS_OK;
 }
 
+int gs_gguf_open_mem(const void *data, size_t size, gs_gguf **out, char *err, size_t errlen) {
+    return open_bytes(data, size, false, out, err, errlen);
+}
+
 int gs_gguf_open(const char *path, gs_gguf **out, char *err, size_t errlen) {
     const void *data;
     size_t size;
@@ -511,13 +521,8 @@ int gs_gguf_open(const char *path, gs_gguf **out, char *err, size_t errlen) {
     int rc = gs_map_file(path, &data, &size, err, errlen);
     if (rc != GS_OK)
         return rc;
-    rc = gs_gguf_open_mem(data, size, out, why, sizeof why);
-    if (rc != GS_OK) {
-        gs_unmap(data, size);
-        return gs_fail(err, errlen, rc, "%s: %s", path, why);
-    }
-    (*out)->mapped = true;
-    return GS_OK;
+    rc = open_bytes(data, size, true, out, why, sizeof why);
+    return rc == GS_OK ? rc : gs_fail(err, errlen, rc, "%s: %s", path, why);
 }
 
 void gs_gguf_close(gs_gguf *g) {
@@ -592,7 +597,7 @@ static bool read_int(gs_gguf_vtype type, const uint8_t *p, uint64_t *out, bool *
     *negative = false;
     switch (type) {
     case GS_GGUF_I8:
-        s = (int8_t)*p;
+        s = *p < 128 ? *p : *p - 256;
         break;
     case GS_GGUF_I16: {
         int16_t v;
