@@ -1,0 +1,378 @@
+/* Paged attention against a naive double-precision attention over unpaged keys and values. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "kernels/attn.h"
+#include "kernels/attn_impl.h"
+#include "kernels/kernels.h"
+
+#define N_LAYERS 2
+
+static gs_rng rng;
+
+static float uniform(float range) {
+    return (float)(gs_rng_unit(&rng) * 2 - 1) * range;
+}
+
+/* Keys and values of one sequence as plain arrays beside the pages that hold the same. */
+typedef struct fixture {
+    gs_kv_layout l;
+    int n_tokens;
+    uint32_t *blocks;
+    float *k, *v; /* [n_tokens][n_kv_heads][head_dim] of layer 1, rounded to f16 */
+    void *scratch;
+} fixture;
+
+static float to_half(float f) {
+    return gs_attn_half_to_float(gs_attn_half_from_float(f));
+}
+
+static void fixture_init(fixture *f, int n_kv, int head_dim, int block_tokens, int n_tokens) {
+    uint32_t n_seq = (uint32_t)((n_tokens + block_tokens - 1) / block_tokens), n = n_seq * 2 + 1;
+    assert_int_equal(gs_kv_layout_init(&f->l, N_LAYERS, n_kv, head_dim, block_tokens, n), GS_OK);
+    f->l.base = gs_pages_alloc(f->l.total_bytes);
+    assert_non_null(f->l.base);
+    /* Whatever was in the pages before must not matter: NaN everywhere. */
+    memset(f->l.base, 0xff, f->l.total_bytes);
+    f->n_tokens = n_tokens;
+    f->blocks = gs_array(n, sizeof *f->blocks);
+    for (uint32_t i = 0; i < n; i++)
+        f->blocks[i] = i;
+    for (uint32_t i = n - 1; i > 0; i--) {
+        uint32_t j = (uint32_t)gs_rng_below(&rng, i + 1), t = f->blocks[i];
+        f->blocks[i] = f->blocks[j];
+        f->blocks[j] = t;
+    }
+    size_t row = (size_t)n_kv * (size_t)head_dim, all = (size_t)n_tokens * row;
+    f->k = gs_array(all, sizeof *f->k);
+    f->v = gs_array(all, sizeof *f->v);
+    f->scratch = gs_aligned(64, gs_attn_scratch_bytes(&f->l, 8));
+    assert_true(f->blocks && f->k && f->v && f->scratch);
+    for (size_t i = 0; i < all; i++) {
+        f->k[i] = uniform(2);
+        f->v[i] = uniform(1);
+    }
+    for (int t = 0; t < n_tokens; t++)
+        for (int h = 0; h < n_kv; h++) {
+            const float *k = f->k + (size_t)t * row + (size_t)(h * head_dim);
+            const float *v = f->v + (size_t)t * row + (size_t)(h * head_dim);
+            gs_kv_store(&f->l, 1, f->blocks, t, h, k, NULL);
+            gs_kv_store(&f->l, 1, f->blocks, t, h, NULL, v);
+        }
+    for (size_t i = 0; i < all; i++) {
+        f->k[i] = to_half(f->k[i]);
+        f->v[i] = to_half(f->v[i]);
+    }
+}
+
+static void fixture_free(fixture *f) {
+    gs_pages_free(f->l.base, f->l.total_bytes);
+    gs_free(f->blocks);
+    gs_free(f->k);
+    gs_free(f->v);
+    gs_free(f->scratch);
+}
+
+static void naive(const fixture *f, const float *q, int kv_head, int p, int window, float scale,
+                  double *out) {
+    int hd = f->l.head_dim, first = window > 0 && p >= window ? p - window + 1 : 0;
+    size_t row = (size_t)f->l.n_kv_heads * (size_t)hd, head = (size_t)(kv_head * hd);
+    double *w = gs_array((size_t)p + 1, sizeof *w), max = -1e300, sum = 0;
+    assert_non_null(w);
+    for (int t = first; t <= p; t++) {
+        double s = 0;
+        for (int d = 0; d < hd; d++)
+            s += (double)q[d] * (double)f->k[(size_t)t * row + head + (size_t)d];
+        w[t] = s * (double)scale;
+        max = fmax(max, w[t]);
+    }
+    for (int t = first; t <= p; t++)
+        sum += w[t] = exp(w[t] - max);
+    for (int d = 0; d < hd; d++) {
+        out[d] = 0;
+        for (int t = first; t <= p; t++)
+            out[d] += w[t] / sum * (double)f->v[(size_t)t * row + head + (size_t)d];
+    }
+    gs_free(w);
+}
+
+/* The last n_q positions of every kv head; the largest difference must be rounding. */
+static void check_item(const fixture *f, int n_group, int n_q, int window) {
+    int hd = f->l.head_dim, n_kv = f->l.n_kv_heads, ld = n_kv * n_group * hd + 16;
+    size_t n = (size_t)n_q * (size_t)ld;
+    float *q = gs_array(n, sizeof *q), *out = gs_calloc(n, sizeof *out);
+    double want[GS_ATTN_MAX_HEAD];
+    assert_true(q && out);
+    for (size_t i = 0; i < n; i++)
+        q[i] = uniform(2);
+    for (int h = 0; h < n_kv; h++) {
+        gs_attn_item it = {.q = q + h * n_group * hd,
+                           .out = out + h * n_group * hd,
+                           .ldq = ld,
+                           .ldo = ld,
+                           .blocks = f->blocks,
+                           .layer = 1,
+                           .kv_head = h,
+                           .n_group = n_group,
+                           .pos = f->n_tokens - n_q,
+                           .n_q = n_q,
+                           .window = window,
+                           .scale = 1.0f / sqrtf((float)hd)};
+        gs_attn(&f->l, &it, f->scratch);
+        for (int t = 0; t < n_q; t++)
+            for (int g = 0; g < n_group; g++) {
+                size_t at = (size_t)(t * ld + (h * n_group + g) * hd);
+                naive(f, q + at, h, it.pos + t, window, it.scale, want);
+                for (int d = 0; d < hd; d++)
+                    if (!(fabs((double)out[at + (size_t)d] - want[d]) < 3e-6))
+                        fail_msg("%s hd %d bt %d n_q %d group %d window %d: [%d][%d][%d] is %g, "
+                                 "not %g",
+                                 gs_isa_name(gs_kernels_isa()), hd, f->l.block_tokens, n_q, n_group,
+                                 window, t, h * n_group + g, d, (double)out[at + (size_t)d],
+                                 want[d]);
+            }
+    }
+    for (int t = 0; t < n_q; t++) /* the gap after each row stays untouched */
+        for (int i = ld - 16; i < ld; i++)
+            assert_true(out[t * ld + i] == 0.0f);
+    gs_free(q);
+    gs_free(out);
+}
+
+/* Runs fn once per instruction set that this CPU has. */
+static void each_isa(void (*fn)(void)) {
+    char err[256];
+    int n = 0;
+    for (int isa = 0; isa < GS_ISA_COUNT; isa++)
+        if (gs_isa_supported((gs_isa)isa)) {
+            assert_int_equal(gs_kernels_init(gs_isa_name((gs_isa)isa), err, sizeof err), GS_OK);
+            gs_rng_seed(&rng, 42);
+            fn();
+            n++;
+        }
+    assert_true(n > 0);
+}
+
+static void shapes(void) {
+    static const int dims[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256};
+    static const int sizes[] = {16, 32, 64}, groups[] = {1, 3, 8}, queries[] = {1, 2, 7, 25, 40};
+    for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
+        for (size_t s = 0; s < 3; s++)
+            for (size_t i = 0; i < 5; i++) {
+                fixture f;
+                int n_q = queries[i], before = (int)gs_rng_below(&rng, 150);
+                fixture_init(&f, 2, dims[d], sizes[s], n_q + before);
+                int n_group = groups[gs_rng_below(&rng, 3)];
+                check_item(&f, n_group, n_q, 0);
+                check_item(&f, n_group, n_q, 1 + (int)gs_rng_below(&rng, 100));
+                fixture_free(&f);
+            }
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    each_isa(shapes);
+}
+
+/* Every count of queries and every window around the page borders. */
+static void borders(void) {
+    for (int n_q = 1; n_q <= 40; n_q++) {
+        fixture f;
+        fixture_init(&f, 1, 64, 32, 64 + n_q % 3);
+        check_item(&f, 3, n_q, 0);
+        check_item(&f, 3, n_q, n_q);
+        fixture_free(&f);
+    }
+    fixture f;
+    fixture_init(&f, 1, 32, 16, 70);
+    for (int window = 1; window <= 75; window++)
+        check_item(&f, 2, 9, window);
+    fixture_free(&f);
+}
+
+static void test_borders(void **state) {
+    (void)state;
+    each_isa(borders);
+}
+
+/* One query at a time, heads apart, or all at once: the same bits. */
+static void invariance(void) {
+    enum { HD = 64, GROUP = 3, NQ = 37, LD = HD * GROUP };
+    static float q[NQ * LD], all[NQ * LD], one[NQ * LD];
+    fixture f;
+    fixture_init(&f, 1, HD, 32, 200);
+    for (int i = 0; i < NQ * LD; i++)
+        q[i] = uniform(3);
+    for (int window = 0; window <= 50; window += 50) {
+        gs_attn_item it = {.q = q,
+                           .out = all,
+                           .ldq = LD,
+                           .ldo = LD,
+                           .blocks = f.blocks,
+                           .layer = 1,
+                           .n_group = GROUP,
+                           .pos = 200 - NQ,
+                           .n_q = NQ,
+                           .window = window,
+                           .scale = 0.125f};
+        gs_attn(&f.l, &it, f.scratch);
+        for (int t = 0; t < NQ; t++)
+            for (int g = 0; g < GROUP; g++) {
+                gs_attn_item single = it;
+                single.q = q + t * LD + g * HD;
+                single.out = one + t * LD + g * HD;
+                single.n_group = single.n_q = 1;
+                single.pos = it.pos + t;
+                gs_attn(&f.l, &single, f.scratch);
+            }
+        assert_memory_equal(all, one, sizeof all);
+    }
+    fixture_free(&f);
+}
+
+static void test_invariance(void **state) {
+    (void)state;
+    each_isa(invariance);
+}
+
+static void exp2_bound(void) {
+    const gs_attn_ops *ops = gs_attn_ops_get();
+    float x[16], y[16];
+    for (double v = -125.9; v <= 0.5; v += 0.0123) {
+        for (int i = 0; i < 16; i++)
+            x[i] = y[i] = (float)(v + i * 1e-4);
+        ops->exp2(y, 16);
+        for (int i = 0; i < 16; i++)
+            assert_true(fabs((double)y[i] / exp2((double)x[i]) - 1) < 4e-7);
+    }
+    for (int i = 0; i < 16; i++)
+        y[i] = i % 2 ? -1e30f : 0.0f;
+    ops->exp2(y, 16);
+    for (int i = 0; i < 16; i++)
+        assert_true(y[i] == (i % 2 ? 0.0f : 1.0f));
+    y[3] = NAN;
+    ops->exp2(y, 16);
+    assert_true(isnan(y[3]));
+}
+
+static void test_exp2(void **state) {
+    (void)state;
+    each_isa(exp2_bound);
+}
+
+/* All instruction sets round to f16 alike, and saturate instead of storing infinities. */
+static void store_rounding(void) {
+    enum { N = 48 };
+    uint16_t out[N], want[N];
+    float x[N];
+    for (int round = 0; round < 2000; round++) {
+        for (int i = 0; i < N; i++) {
+            uint32_t u = (uint32_t)gs_rng_u64(&rng);
+            if (round % 2) /* mostly near f16's range */
+                u = (u & 0x807fffffu) | (uint32_t)(100 + gs_rng_below(&rng, 45)) << 23;
+            memcpy(&x[i], &u, sizeof u);
+            if (isnan(x[i]))
+                x[i] = INFINITY;
+        }
+        gs_attn_ops_get()->store_f16(out, 1, x, N);
+        for (int i = 0; i < N; i++)
+            want[i] = gs_attn_half_from_float(x[i]);
+        assert_memory_equal(out, want, sizeof out);
+    }
+    x[0] = 65504.0f, x[1] = -1e30f, x[2] = 0x1p-24f, x[3] = 1.0f, x[4] = NAN;
+    gs_attn_ops_get()->store_f16(out, 1, x, N);
+    assert_int_equal(out[0], 0x7bff);
+    assert_int_equal(out[1], 0xfbff);
+    assert_int_equal(out[2], 1);
+    assert_int_equal(out[3], 0x3c00);
+    assert_true((out[4] & 0x7fff) > 0x7c00);
+}
+
+static void test_store(void **state) {
+    (void)state;
+    each_isa(store_rounding);
+}
+
+/* A NaN in one query row stays in that row. */
+static void nan_stays(void) {
+    fixture f;
+    float q[4 * 64], out[4 * 64];
+    fixture_init(&f, 1, 64, 16, 40);
+    for (int i = 0; i < 4 * 64; i++)
+        q[i] = i / 64 == 1 ? NAN : uniform(1);
+    gs_attn_item it = {.q = q,
+                       .out = out,
+                       .ldq = 64,
+                       .ldo = 64,
+                       .blocks = f.blocks,
+                       .layer = 1,
+                       .n_group = 1,
+                       .pos = 36,
+                       .n_q = 4,
+                       .scale = 1};
+    gs_attn(&f.l, &it, f.scratch);
+    for (int i = 0; i < 4 * 64; i++)
+        assert_int_equal(isnan(out[i]) != 0, i / 64 == 1);
+    fixture_free(&f);
+}
+
+static void test_nan(void **state) {
+    (void)state;
+    each_isa(nan_stays);
+}
+
+static void test_copy(void **state) {
+    (void)state;
+    gs_kv_layout l;
+    enum { HD = 32, BT = 16, N = 11 };
+    char err[256];
+    assert_int_equal(gs_kernels_init(NULL, err, sizeof err), GS_OK);
+    assert_int_equal(gs_kv_layout_init(&l, 3, 2, HD, BT, 4), GS_OK);
+    assert_int_equal(gs_kv_block_bytes(&l), 3u * 2u * 2u * HD * BT * 2u);
+    l.base = gs_pages_alloc(l.total_bytes);
+    assert_non_null(l.base);
+    uint16_t *all = (uint16_t *)(void *)l.base;
+    size_t n = l.total_bytes / 2, page = (size_t)HD * BT;
+    for (size_t i = 0; i < n; i++)
+        all[i] = (uint16_t)(i * 7919);
+    gs_kv_copy(&l, 3, 1, N);
+    for (size_t i = 0; i < n; i++) {
+        size_t p = i / page, in = i % page, block = p / 4 % 4;
+        size_t token = p % 2 ? in / HD : in % BT; /* V page, K page */
+        size_t from = block == 3 && token < N ? i - 2 * 4 * page : i;
+        assert_int_equal(all[i], (uint16_t)(from * 7919));
+    }
+    gs_pages_free(l.base, l.total_bytes);
+}
+
+static void test_layout_limits(void **state) {
+    (void)state;
+    gs_kv_layout l;
+    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 24, 16, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 272, 16, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 64, 8, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, 0, 1, 64, 16, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 64, 16, 0), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, INT32_MAX, INT32_MAX, 256, 1024, UINT32_MAX),
+                     GS_ERR_TOO_LARGE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_borders),
+        cmocka_unit_test(test_invariance), cmocka_unit_test(test_exp2),
+        cmocka_unit_test(test_store),      cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_copy),       cmocka_unit_test(test_layout_limits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
