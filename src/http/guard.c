@@ -87,15 +87,15 @@ static void name_first_byte(gs_http_parser *p, unsigned char c) {
 }
 
 static void field_byte(gs_http_parser *p, unsigned char c) {
-    if (++p->line_bytes > p->limits->max_line_bytes) {
+    if (p->state == GS_GUARD_VALUE && c == '\r') {
+        p->state = GS_GUARD_VALUE_LF;
+    } else if (++p->line_bytes > p->limits->max_line_bytes) {
         gs_guard_fail(p, 431, "a header is too long");
     } else if (p->state == GS_GUARD_NAME) {
         if (c == ':')
             p->state = GS_GUARD_VALUE;
         else if (!is_tchar(c))
             gs_guard_fail(p, 400, "invalid character in a header name");
-    } else if (c == '\r') {
-        p->state = GS_GUARD_VALUE_LF;
     } else if ((c < 0x20 && c != '\t') || c == 0x7f) {
         gs_guard_fail(p, 400, "invalid character in a header value");
     }

@@ -141,15 +141,18 @@ static bool cut_fields(gs_http_parser *p, const gs_http_spans *s) {
     return true;
 }
 
-/* "METHOD SP target SP HTTP/1.x": the version is settled here, because llhttp knows others (and
- * other protocols' methods). */
+/* "METHOD SP target SP HTTP/1.x". llhttp lets more spaces pass, and knows other versions and the
+ * methods of other protocols. */
 static bool check_version(gs_http_parser *p) {
     gs_http_msg *m = p->msg;
     const char *line = m->head.data;
     const char *cr = memchr(line, '\r', m->head.len);
     const char *sp = memrchr(line, ' ', (size_t)(cr - line));
     size_t n = sp ? (size_t)(cr - sp - 1) : 0;
-    if (n != 8 || memcmp(sp + 1, "HTTP/", 5) != 0 || sp[7] != '.')
+    int n_spaces = 0;
+    for (const char *at = line; at < cr; at++)
+        n_spaces += *at == ' ';
+    if (n_spaces != 2 || n != 8 || memcmp(sp + 1, "HTTP/", 5) != 0 || sp[7] != '.')
         gs_guard_fail(p, 400, "malformed request line");
     else if (sp[6] != '1' || (sp[8] != '0' && sp[8] != '1'))
         gs_guard_fail(p, 505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
