@@ -79,6 +79,8 @@
   X(engine, prefill_chunk, INT, NULL, "128", 1, 65536, NULL, GS_CONFIG_STARTUP,                    \
     "Prompt tokens that one sequence may take of a step; longer prompts are cut. At most "         \
     "engine.max_batch_tokens counts.")                                                             \
+  X(engine, check, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,          \
+    "Check all invariants of scheduler and KV ledger after each step; stop on a broken one.")      \
   X(kv, memory_mb, SIZE_MB, NULL, "0", 0, 16777216, NULL, GS_CONFIG_STARTUP,                       \
     "Memory for the attention cache. 0: a quarter of what is left after the weights.")             \
   X(kv, block_tokens, INT, NULL, "32", 8, 256, NULL, GS_CONFIG_STARTUP | GS_CONFIG_POW2,           \
@@ -95,6 +97,10 @@
     "Time that each prompt token adds to a step, in microseconds.")                                \
   X(fake, vocab, INT, NULL, "512", 288, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,       \
     "Tokens in the fake vocabulary.")                                                              \
+  X(fake, first_token, INT, NULL, "97", 0, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,    \
+    "First token id that is generated; ids below 256 are bytes.")                                  \
+  X(fake, n_tokens, INT, NULL, "26", 1, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,       \
+    "Number of token ids, from fake.first_token on, that are generated.")                          \
   X(fake, kv_blocks, INT, NULL, "4096", 2, 16777216, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \
     "Blocks of the fake attention cache.")                                                         \
   X(fake, fail_at_step, INT, NULL, "0", 0, 2147483647, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN, \

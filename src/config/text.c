@@ -119,13 +119,14 @@ static const char *arg_name(const gs_config_option *o) {
 }
 
 static void help_option(gs_buf *out, const gs_config_option *o) {
-    gs_buf_printf(out, "  --%s", o->name);
+    gs_buf_str(out, "  ");
+    if (o->alias)
+        gs_buf_printf(out, "--%s, ", o->alias);
+    gs_buf_printf(out, "--%s", o->name);
     if (o->kind == GS_CONFIG_ENUM)
         gs_buf_printf(out, " %s", o->choices);
     else
         gs_buf_str(out, arg_name(o));
-    if (o->alias)
-        gs_buf_printf(out, ", --%s", o->alias);
     if (*o->def)
         gs_buf_printf(out, "  [%s]", o->def);
     gs_buf_char(out, '\n');

@@ -606,7 +606,7 @@ static void test_help_and_reference(void **state) {
     assert_non_null(strstr(h, "--max-tokens N"));
     for (size_t i = 0; i < GS_CONFIG_N; i++) {
         const gs_config_option *o = gs_config_option_at(i);
-        snprintf(word, sizeof word, "  --%s", o->name);
+        snprintf(word, sizeof word, "--%s%s", o->name, o->kind == GS_CONFIG_BOOL ? "[" : " ");
         assert_int_equal(strstr(h, word) != NULL, !(o->flags & GS_CONFIG_HIDDEN));
         snprintf(word, sizeof word, "\n| `%s`", o->name);
         assert_non_null(strstr(r, word));
@@ -614,6 +614,22 @@ static void test_help_and_reference(void **state) {
     for (const char *line = h; *line; line += strcspn(line, "\n") + 1)
         assert_true(strcspn(line, "\n") <= 100);
     gs_buf_deinit(&help);
+    gs_buf_deinit(&ref);
+}
+
+/* Run from the repository's root, as make test does. */
+static void test_reference_is_current(void **state) {
+    (void)state;
+    gs_buf file = {0}, ref = {0};
+    if (access("docs/configuration.md", R_OK) != 0) {
+        print_message("no docs/configuration.md here\n");
+        skip();
+    }
+    assert_int_equal(gs_config_slurp("docs/configuration.md", &file, err, sizeof err), GS_OK);
+    assert_int_equal(gs_config_reference(&ref), GS_OK);
+    if (file.len != ref.len || memcmp(file.data, ref.data, ref.len) != 0)
+        fail_msg("docs/configuration.md is not what src/config/options.h says: run make docs");
+    gs_buf_deinit(&file);
     gs_buf_deinit(&ref);
 }
 
@@ -699,18 +715,31 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_table),         TEST(test_defaults),
-        TEST(test_enums),         TEST(test_numbers),
-        TEST(test_float),         TEST(test_text_values),
-        TEST(test_lists),         TEST(test_file),
-        TEST(test_file_errors),   TEST(test_file_long_lines),
-        TEST(test_file_places),   TEST(test_huge_file),
-        TEST(test_precedence),    TEST(test_environment_errors),
-        TEST(test_flags),         TEST(test_flag_errors),
-        TEST(test_command_flags), TEST(test_help_comes_first),
-        TEST(test_keys_file),     TEST(test_open_address_needs_key),
-        TEST(test_json),          TEST(test_help_and_reference),
-        TEST(test_dirs),          TEST(test_dirs_errors),
+        TEST(test_table),
+        TEST(test_defaults),
+        TEST(test_enums),
+        TEST(test_numbers),
+        TEST(test_float),
+        TEST(test_text_values),
+        TEST(test_lists),
+        TEST(test_file),
+        TEST(test_file_errors),
+        TEST(test_file_long_lines),
+        TEST(test_file_places),
+        TEST(test_huge_file),
+        TEST(test_precedence),
+        TEST(test_environment_errors),
+        TEST(test_flags),
+        TEST(test_flag_errors),
+        TEST(test_command_flags),
+        TEST(test_help_comes_first),
+        TEST(test_keys_file),
+        TEST(test_open_address_needs_key),
+        TEST(test_json),
+        TEST(test_help_and_reference),
+        TEST(test_reference_is_current),
+        TEST(test_dirs),
+        TEST(test_dirs_errors),
         TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

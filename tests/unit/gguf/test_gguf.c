@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/err.h"
 #include "base/rng.h"
@@ -543,6 +544,21 @@ static void test_duplicates(void **state) {
     refused(&w, GS_ERR_FORMAT, "'a.weight'", "twice");
 }
 
+/* Names that all fall on one slot of the reader's hash table would make it quadratic. */
+static void test_names_chosen_to_collide(void **state) {
+    (void)state;
+    enum { N = 1100, MASK = 4095 }; /* the table for 1,100 names has 4,096 slots */
+    gw w = {0};
+    char name[32];
+    gw_begin(&w, 3);
+    for (uint32_t i = 0; w.n_kv < N; i++) {
+        int n = snprintf(name, sizeof name, "%u", i);
+        if ((XXH3_64bits(name, (size_t)n) & MASK) == 7)
+            gw_kv_bool(&w, name, 1);
+    }
+    refused(&w, GS_ERR_FORMAT, "key '", "same hash");
+}
+
 /* ---- Malformed: tensors -------------------------------------------------------------------- */
 
 /* One F32 tensor "t" with these dimensions over 64 bytes of data. */
@@ -796,6 +812,7 @@ int main(void) {
         cmocka_unit_test(test_array_counts),
         cmocka_unit_test(test_alignment),
         cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_names_chosen_to_collide),
         cmocka_unit_test(test_dims),
         cmocka_unit_test(test_row_blocks),
         cmocka_unit_test(test_tensor_types),
