@@ -20,7 +20,7 @@ _Static_assert((int)GS_RUST_INVALID == (int)GS_ERR_INVALID &&
 #define MAX_JSON_DEPTH     64
 
 /* A template's work may grow with the messages; these are far above what real templates need. */
-#define BASE_FUEL         2000000u
+#define BASE_FUEL         4000000u
 #define FUEL_PER_BYTE     20u
 #define BASE_OUTPUT_BYTES ((size_t)4 << 20)
 #define OUTPUT_PER_BYTE   4u
