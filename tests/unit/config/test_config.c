@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
@@ -30,8 +31,15 @@ static const char *const cleared[] = {
 
 static int setup(void **state) {
     (void)state;
+    char name[128];
     for (size_t i = 0; i < sizeof cleared / sizeof cleared[0]; i++)
         unsetenv(cleared[i]);
+    for (size_t i = 0; i < GS_CONFIG_N; i++) { /* what the developer's shell may have set */
+        int at = snprintf(name, sizeof name, "GAMASOT_%s", gs_config_option_at(i)->name);
+        for (int k = 0; k < at; k++)
+            name[k] = name[k] == '.' ? '_' : (char)toupper(name[k]);
+        unsetenv(name);
+    }
     strcpy(home, "/tmp/gamasot-test-config-XXXXXX");
     if (!mkdtemp(home))
         return -1;
@@ -215,6 +223,8 @@ static void test_text_values(void **state) {
     assert_string_equal(cfg.model_path + strlen(home), "/m.gguf");
     assert_int_equal(gs_config_set(&cfg, "model.name", "~/m", err, sizeof err), GS_OK);
     assert_string_equal(cfg.model_name, "~/m"); /* a name is no path */
+    assert_int_equal(gs_config_set(&cfg, "modle.name", "x", err, sizeof err), GS_ERR_NOT_FOUND);
+    says("did you mean 'model.name'?");
     gs_config_deinit(&cfg);
 }
 
@@ -468,6 +478,7 @@ static void test_flag_errors(void **state) {
         {"-p", "1", "unknown flag -p"},
         {"--", NULL, NULL},
         {"--qqqqqqqqqqqqqqqq", NULL, "see --help"},
+        {"--server.max-queue=1", NULL, "did you mean '--server.max_queued'?"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         gs_config cfg;
@@ -510,6 +521,9 @@ static void test_help_comes_first(void **state) {
     assert_int_equal(load(&cfg, "serve", "--config", "/nowhere", "--help", NULL), GS_OK);
     assert_true(cfg.want_help);
     gs_config_deinit(&cfg);
+    assert_int_equal(load(&cfg, "-h", NULL), GS_OK);
+    assert_true(cfg.want_help);
+    gs_config_deinit(&cfg);
     assert_int_equal(load(&cfg, "--version", NULL), GS_OK);
     assert_true(cfg.want_version);
     gs_config_deinit(&cfg);
@@ -533,6 +547,16 @@ static void test_keys_file(void **state) {
     write_file(path, "good\nbad secret\n");
     assert_int_equal(load(&cfg, "--api-keys-file", path, NULL), GS_ERR_INVALID);
     says("keys:2: ");
+    gs_config_deinit(&cfg);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite("k1\nk2\0x\n", 1, 9, f), 9);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(load(&cfg, "--api-keys-file", path, NULL), GS_ERR_INVALID);
+    says("keys:2: the line has a zero byte");
+    gs_config_deinit(&cfg);
+    write_file(path, "good\nbad secret\n");
+    assert_int_equal(load(&cfg, "--api-keys-file", path, NULL), GS_ERR_INVALID);
     assert_null(strstr(err, "secret"));
     gs_config_deinit(&cfg);
     unlink(path);

@@ -96,6 +96,16 @@ static void test_numbers(void **state) {
     err[0] = '\0';
     assert_int_equal(gs_gguf_get_u32(g, "t.none", &u, err, sizeof err), GS_ERR_NOT_FOUND);
     assert_int_equal(u, 7);
+    gs_str s = {0};
+    const gs_gguf_kv *kv = NULL;
+    assert_int_equal(gs_gguf_get_i64(g, "t.none", &i, err, sizeof err), GS_ERR_NOT_FOUND);
+    assert_int_equal(gs_gguf_get_f32(g, "t.none", &f, err, sizeof err), GS_ERR_NOT_FOUND);
+    assert_int_equal(gs_gguf_get_bool(g, "t.none", &b, err, sizeof err), GS_ERR_NOT_FOUND);
+    assert_int_equal(gs_gguf_get_str(g, "t.none", &s, err, sizeof err), GS_ERR_NOT_FOUND);
+    assert_int_equal(gs_gguf_get_arr(g, "t.none", GS_GGUF_U8, &kv, err, sizeof err),
+                     GS_ERR_NOT_FOUND);
+    assert_null(s.data);
+    assert_null(kv);
     assert_string_equal(err, "");
     gs_gguf_close(g);
     gw_free(&w);
@@ -280,6 +290,11 @@ static void test_file(void **state) {
     assert_int_equal(gs_gguf_n_tensors(g), 4);
     assert_int_not_equal(gs_walk_all(g), 0);
     gs_gguf_close(g);
+    gs_fault_set(GS_FAULT_ALLOC, 1, ENOMEM);
+    assert_int_equal(gs_gguf_open(path, &g, err, sizeof err), GS_ERR_NOMEM);
+    gs_fault_set(GS_FAULT_MMAP, 1, ENOMEM);
+    assert_true(gs_gguf_open(path, &g, err, sizeof err) < 0);
+    gs_fault_clear();
     w.n -= 1;
     assert_int_equal(gw_save(&w, path), 0);
     assert_int_equal(gs_gguf_open(path, &g, err, sizeof err), GS_ERR_FORMAT);
