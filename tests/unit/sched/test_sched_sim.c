@@ -1,0 +1,114 @@
+/*
+ * The scheduler under random load, faults and cancels, on pools from generous to tiny. All
+ * invariants are checked after every event. GS_SIM_SEEDS and GS_SIM_EVENTS make it longer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "sim.h"
+
+static uint64_t current_seed;
+
+_Noreturn static void sim_fail(const char *what, unsigned long long id) {
+    print_error("seed %llu, sequence or step %llu: %s\n", (unsigned long long)current_seed, id,
+                what);
+    fail();
+    abort(); /* not reached: fail() leaves by longjmp */
+}
+
+static int env_or(const char *name, int otherwise) {
+    const char *v = getenv(name);
+    return v && atoi(v) > 0 ? atoi(v) : otherwise;
+}
+
+typedef struct totals {
+    uint64_t ended, preempted, kv_full, cached, steps, copies, recomputed;
+    uint64_t n_end[GS_END_ERROR + 1];
+} totals;
+
+static uint64_t run_seed(uint64_t seed, bool calm, int n_events, totals *t) {
+    sim *m = calloc(1, sizeof *m);
+    assert_non_null(m);
+    current_seed = seed;
+    m->rng = seed * 0x9e3779b97f4a7c15u | 1;
+    m->calm = calm;
+    sim_init(m);
+    for (int i = 0; i < n_events; i++)
+        sim_event(m);
+    sim_drain(m);
+    const uint64_t hash = gs_sched_decision_hash(m->s);
+    gs_sched_stats st;
+    gs_sched_get_stats(m->s, &st);
+    assert_int_equal(st.n_running, 0);
+    assert_int_equal(st.n_waiting, 0);
+    assert_int_equal(st.ended, m->n_ended);
+    assert_int_equal(st.preemptions, m->n_preempted);
+    assert_true(st.recomputed_tokens <= st.prefill_tokens);
+    t->ended += m->n_ended;
+    t->preempted += m->n_preempted;
+    t->kv_full += m->n_kv_full;
+    t->cached += m->n_cached_tokens;
+    t->steps += m->n_steps;
+    t->copies += m->n_copies;
+    t->recomputed += st.recomputed_tokens;
+    for (int i = 0; i <= GS_END_ERROR; i++)
+        t->n_end[i] += m->n_end[i];
+    sim_deinit(m);
+    free(m);
+    return hash;
+}
+
+static void run_many(bool calm) {
+    const int n_seeds = env_or("GS_SIM_SEEDS", 300);
+    const int n_events = env_or("GS_SIM_EVENTS", 1000);
+    totals t = {0};
+    for (int seed = 1; seed <= n_seeds; seed++)
+        run_seed((uint64_t)seed, calm, n_events, &t);
+    print_message("%d seeds: %llu sequences in %llu steps, %llu preempted, %llu tokens recomputed, "
+                  "%llu cached, %llu copies, %llu outgrew the pool\n",
+                  n_seeds, (unsigned long long)t.ended, (unsigned long long)t.steps,
+                  (unsigned long long)t.preempted, (unsigned long long)t.recomputed,
+                  (unsigned long long)t.cached, (unsigned long long)t.copies,
+                  (unsigned long long)t.kv_full);
+    /* The load reaches what it is meant to test. */
+    assert_true(t.preempted > 0 && t.recomputed > 0 && t.cached > 0 && t.copies > 0);
+    assert_true(t.n_end[GS_END_STOP] > 0 && t.n_end[GS_END_LENGTH] > 0);
+    assert_true(t.n_end[GS_END_DONE] > 0 && t.kv_full > 0);
+    assert_true(calm ? t.n_end[GS_END_CANCELLED] == 0 : t.n_end[GS_END_CANCELLED] > 0);
+    assert_true(calm ? t.n_end[GS_END_ERROR] == t.kv_full : t.n_end[GS_END_ERROR] > t.kv_full);
+}
+
+static void test_random_with_faults(void **state) {
+    (void)state;
+    run_many(false);
+}
+
+static void test_random_load_only(void **state) {
+    (void)state;
+    run_many(true);
+}
+
+static void test_same_seed_same_decisions(void **state) {
+    (void)state;
+    totals t = {0};
+    uint64_t before = 0;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        const uint64_t hash = run_seed(seed, false, 500, &t);
+        assert_true(run_seed(seed, false, 500, &t) == hash);
+        assert_true(hash != before);
+        before = hash;
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_with_faults),
+        cmocka_unit_test(test_random_load_only),
+        cmocka_unit_test(test_same_seed_same_decisions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
