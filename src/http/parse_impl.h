@@ -74,7 +74,6 @@ typedef enum gs_http_guard {
     GS_GUARD_HEAD_LF,
     GS_GUARD_LENGTH,
     GS_GUARD_CHUNK_SIZE,
-    GS_GUARD_CHUNK_EXT,
     GS_GUARD_CHUNK_LF,
     GS_GUARD_CHUNK_DATA,
     GS_GUARD_CHUNK_DATA_CR,
@@ -96,7 +95,6 @@ typedef struct gs_http_parser {
     size_t head_bytes;
     uint64_t left;       /* of the length-delimited body, or of the chunk */
     uint64_t body_bytes; /* sum of the chunk sizes seen */
-    size_t ext_bytes;    /* chunk extensions of the whole body */
     int n_digits;        /* of the chunk size */
     int n_fields;        /* counted by the guard */
     gs_http_guard state;

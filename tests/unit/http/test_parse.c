@@ -164,6 +164,8 @@ static const refused bad[] = {
     BAD(400, TE "5_\r\nhello\r\n0\r\n\r\n"),
     BAD(400, TE "\r\nhello\r\n0\r\n\r\n"),
     BAD(400, TE ";a=b\r\nhello\r\n0\r\n\r\n"),
+    BAD(400, TE "5;a=b\r\nhello\r\n0\r\n\r\n"),
+    BAD(400, TE "5\r\nhello\r\n0;a\r\n\r\n"),
     BAD(400, TE "5\nhello\r\n0\r\n\r\n"),
     BAD(400, TE "5\rhello\r\n0\r\n\r\n"),
     BAD(400, TE "5\r\r\nhello\r\n0\r\n\r\n"),
@@ -346,8 +348,7 @@ static const understood good[] = {
     {TE "0\r\n\r\nX", "X", "POST", "/", "", "", true},
     {TE "5\r\nhello\r\n0\r\n\r\nX", "X", "POST", "/", "", "hello", true},
     {TE "5\r\nhello\r\n0006\r\n world\r\n000\r\n\r\n", "", "POST", "/", "", "hello world", true},
-    {TE "A;name=value;flag\r\n0123456789\r\n0;last\r\n\r\n", "", "POST", "/", "", "0123456789",
-     true},
+    {TE "A\r\n0123456789\r\n0\r\n\r\n", "", "POST", "/", "", "0123456789", true},
     {PUT "TRANSFER-ENCODING: \tCHUNKED \r\n\r\na\r\n\r\n\r\n\r\n\r\n\r\n\r\n0\r\n\r\n", "", "POST",
      "/", "", "\r\n\r\n\r\n\r\n\r\n", true},
     {PUT "Expect: 100-Continue\r\nContent-Length: 1\r\n\r\nx", "", "POST", "/", "", "x", true},
@@ -433,9 +434,6 @@ static void test_limits(void **state) {
     assert_int_equal(status_with(PUT "Content-Length: 100\r\n\r\n", 'b', 100, ""), 200);
     assert_int_equal(status_with(TE "64\r\n", 'b', 100, "\r\n0\r\n\r\n"), 200);
     assert_int_equal(status_with(TE "64\r\n", 'b', 100, "\r\n1\r\nb\r\n0\r\n\r\n"), 413);
-    assert_int_equal(status_with(TE "1;", 'e', 1024, "\r\nb\r\n0\r\n\r\n"), 200);
-    assert_int_equal(status_with(TE "1;", 'e', 1025, "\r\nb\r\n0\r\n\r\n"), 400);
-    assert_int_equal(status_with(TE "1\r\nb\r\n0;", 'e', 1025, "\r\n\r\n"), 400);
     /* six lines of 170 bytes: each is fine, together they are too many */
     gs_buf b = {0};
     gs_buf_str(&b, GET);
