@@ -76,6 +76,9 @@
       "\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}\\x{118A0}-"       \
       "\\x{118DF}\\x{1E900}-\\x{1E943}"                                                            \
       "]+"
+/* White space at the end. The look-behind changes no match: it keeps the search from trying every
+ * position of a long run that is not at the end. */
+#define P_TRAILING       "(?<!" S ")" S "+$"
 #define P_DEEPSEEK_PUNCT S "?[!-/:-~！-／：-～‘-‟\\x{3000}-。]+"
 #define P_FALCON_PUNCT   "[\\p{P}\\$\\+<=>\\^~\\|`]+"
 #define P_DEFAULT_PUNCT  "[\\p{P}\\$\\+<=>\\^~\\|]+"
@@ -115,7 +118,7 @@ static const pretok_def defs[] = {
     {"granite-embed-multi-97m", {P_GPT4O}, IGNORE_MERGES},
     {"tekken", {P_TEKKEN}, IGNORE_MERGES | ADD_BOS},
     {"youtu", {P_YOUTU_CJK, P_YOUTU}, IGNORE_MERGES},
-    {"deepseek-llm", {"[\\r\\n]", P_CASED_LETTERS, P_DEEPSEEK_PUNCT, S "+$", P_CJK, "\\p{N}+"}, 0},
+    {"deepseek-llm", {"[\\r\\n]", P_CASED_LETTERS, P_DEEPSEEK_PUNCT, P_TRAILING, P_CJK, "\\p{N}+"}, 0},
     {"deepseek-coder", {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", P_CJK, "\\p{N}"}, 0},
     {"deepseek-v3 hunyuan-dense joyai-llm hy_v4", {"\\p{N}{1,3}", P_KANA, P_DEEPSEEK3}, 0},
     {"falcon", {P_FALCON_PUNCT, P_GPT2, "[0-9][0-9][0-9]"}, 0},
@@ -177,7 +180,8 @@ int gs_pretok_init(gs_tokenizer *t, gs_str name, char *err, size_t errlen) {
         if (!re) {
             PCRE2_UCHAR why[128];
             pcre2_get_error_message(code, why, sizeof(why));
-            rc = gs_fail(err, errlen, code == PCRE2_ERROR_NOMEMORY ? GS_ERR_NOMEM : GS_ERR_INTERNAL,
+            rc = gs_fail(err, errlen,
+                         code == PCRE2_ERROR_HEAP_FAILED ? GS_ERR_NOMEM : GS_ERR_INTERNAL,
                          "pre-tokeniser pattern %u at %zu: %s", i, (size_t)at, (char *)why);
             break;
         }

@@ -170,28 +170,38 @@ int gs_tok_guard(const gs_tokenizer *t, const char *text, size_t n, gs_buf *out)
     return GS_OK;
 }
 
-/* Takes the guards out: a doubled one is the character itself, a single one marks its place. */
+static int guard_at(gs_guards *g, size_t pos, size_t *cap) {
+    if (g->n == *cap) {
+        size_t more = *cap ? *cap * 2 : 16;
+        size_t *at = gs_realloc(g->at, more * sizeof(*at));
+        if (!at)
+            return GS_ERR_NOMEM;
+        g->at = at;
+        *cap = more;
+    }
+    g->at[g->n++] = pos;
+    return GS_OK;
+}
+
+/*
+ * Takes the guards out: in a run of them two are the character itself, and an odd one marks its
+ * place. That one is the first: gs_tok_guard never puts a mark behind a guard character.
+ */
 int gs_guards_strip(const char *text, size_t n, gs_buf *clean, gs_guards *guards) {
     size_t cap = 0, from = 0;
     while (from < n) {
-        const char *at = memmem(text + from, n - from, GS_GUARD, GS_GUARD_LEN);
-        size_t upto = at ? (size_t)(at - text) : n;
-        bool doubled = at && n - upto >= 2 * GS_GUARD_LEN &&
-                       memcmp(at + GS_GUARD_LEN, GS_GUARD, GS_GUARD_LEN) == 0;
-        size_t copy = upto - from + (doubled ? GS_GUARD_LEN : 0);
-        if (copy && gs_buf_add(clean, text + from, copy))
+        const char *found = memmem(text + from, n - from, GS_GUARD, GS_GUARD_LEN);
+        size_t run = found ? (size_t)(found - text) : n, end = run;
+        while (n - end >= GS_GUARD_LEN && memcmp(text + end, GS_GUARD, GS_GUARD_LEN) == 0)
+            end += GS_GUARD_LEN;
+        size_t count = (end - run) / GS_GUARD_LEN;
+        if (run > from && gs_buf_add(clean, text + from, run - from))
             return GS_ERR_NOMEM;
-        if (at && !doubled) {
-            if (guards->n == cap) {
-                cap = cap ? cap * 2 : 16;
-                size_t *more = gs_realloc(guards->at, cap * sizeof(*more));
-                if (!more)
-                    return GS_ERR_NOMEM;
-                guards->at = more;
-            }
-            guards->at[guards->n++] = clean->len;
-        }
-        from = upto + (doubled ? 2 * GS_GUARD_LEN : at ? GS_GUARD_LEN : 0);
+        if (count % 2 && guard_at(guards, clean->len, &cap))
+            return GS_ERR_NOMEM;
+        if (count > 1 && gs_buf_add(clean, text + run, count / 2 * GS_GUARD_LEN))
+            return GS_ERR_NOMEM;
+        from = end;
     }
     return GS_OK;
 }

@@ -40,7 +40,9 @@ int gs_tok_encode(const gs_tokenizer *t, const char *text, size_t n, int flags, 
  * Appends text to out with a guard character (U+FDD0, a Unicode noncharacter) inside everything
  * that spells a control token, and doubles guard characters already there. Template functions
  * may then trim, split and join it; encoding with PARSE_SPECIAL | GUARDED gives back exactly the
- * user's text as ordinary tokens. Text without such spellings is copied unchanged.
+ * user's text as ordinary tokens. Text without such spellings is copied unchanged. A text that
+ * ends inside such a spelling is guarded too: a template may put two parts of it together.
+ * GS_ERR_INVALID when text is no valid UTF-8.
  */
 int gs_tok_guard(const gs_tokenizer *t, const char *text, size_t n, gs_buf *out);
 
