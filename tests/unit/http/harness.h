@@ -181,6 +181,17 @@ static inline void release_held(harness *h) {
     h->n_held = 0;
 }
 
+/* The same, with a whole answer for those that have not begun one. */
+static inline void answer_held(harness *h) {
+    for (int i = 0; i < h->n_held; i++) {
+        if (strcmp(gs_http_path(h->held[i]), "/hold") == 0)
+            gs_http_reply(h->held[i], 200, "text/plain", "held", 4);
+        else
+            gs_http_end(h->held[i]);
+    }
+    h->n_held = 0;
+}
+
 static inline void harness_done(void *arg) {
     atomic_fetch_add(&((harness *)arg)->n_done, 1);
 }
