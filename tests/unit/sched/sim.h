@@ -51,6 +51,7 @@ typedef struct sim {
     sim_seq seqs[SIM_SEQS];
     gs_seq_id last_id;
     uint64_t n_accepted, n_ended, n_preempted, n_kv_full, n_cached_tokens, n_steps, n_copies;
+    uint64_t n_at_limit; /* preempted as often as allowed */
     uint64_t n_end[GS_END_ERROR + 1];
     bool calm;     /* no faults, no cancels: only load */
     bool draining; /* no more arrivals */
@@ -208,6 +209,7 @@ static int32_t sim_collect(sim *m) {
         SIM_CHECK(gs_sched_cancel(m->s, e.id, m->now_ns) == GS_ERR_NOT_FOUND, q->id);
         q->living = false;
         m->n_preempted += (uint64_t)e.n_preempted;
+        m->n_at_limit += e.n_preempted == 3;
         m->n_end[e.reason]++;
         m->n_ended++;
         n++;
@@ -250,6 +252,31 @@ static void sim_read(const sim *m, const sim_seq *q, const gs_plan_item *it, int
         const uint32_t b = it->blocks[p / m->kv_cfg.block_tokens];
         if (m->contents[b][p % m->kv_cfg.block_tokens] != q->contents[p])
             sim_fail("a sequence reads keys that are not its own", q->id);
+    }
+}
+
+/* First come, first served: nobody starts before an earlier arrival, and where KV is plentiful no
+ * stream pauses while prompts advance. */
+static void sim_check_order(sim *m, const gs_plan *plan) {
+    bool planned[SIM_SEQS] = {false};
+    gs_seq_id last_new = 0;
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        const sim_seq *q = sim_find(m, plan->items[i].id);
+        planned[q - m->seqs] = true;
+        if (q->n_cached < 0 && q->id > last_new)
+            last_new = q->id;
+    }
+    const int32_t ample = m->cfg.max_seqs * SIM_CONTEXT;
+    const bool plenty = (int32_t)m->kv_cfg.n_blocks * m->kv_cfg.block_tokens >= ample;
+    SIM_CHECK(!plenty || plan->n_preempted == 0, plan->step);
+    for (int i = 0; i < SIM_SEQS; i++) {
+        const sim_seq *q = &m->seqs[i];
+        if (!q->living || planned[i])
+            continue;
+        const bool ended = q->n_known > (int32_t)m->kv_cfg.n_blocks * m->kv_cfg.block_tokens;
+        SIM_CHECK(q->n_cached >= 0 || q->id > last_new || ended, q->id);
+        const bool decodes = q->n_cached >= 0 && q->n_known > q->desc.n_prompt;
+        SIM_CHECK(!plenty || plan->n_prefill_tokens == 0 || !decodes, q->id);
     }
 }
 
@@ -336,6 +363,7 @@ static void sim_step(sim *m) {
         return;
     }
     m->n_steps++;
+    sim_check_order(m, &plan);
     SIM_CHECK(!gs_sched_next_end(m->s, &e), 0);
     for (uint32_t n = sim_below(m, 8); n > 4; n--) { /* while the step runs */
         if (n == 5)

@@ -26,7 +26,7 @@ static int env_or(const char *name, int otherwise) {
 }
 
 typedef struct totals {
-    uint64_t ended, preempted, kv_full, cached, steps, copies, recomputed;
+    uint64_t ended, preempted, kv_full, cached, steps, copies, recomputed, at_limit;
     uint64_t n_end[GS_END_ERROR + 1];
 } totals;
 
@@ -54,6 +54,7 @@ static uint64_t run_seed(uint64_t seed, bool calm, int n_events, totals *t) {
     t->cached += m->n_cached_tokens;
     t->steps += m->n_steps;
     t->copies += m->n_copies;
+    t->at_limit += m->n_at_limit;
     t->recomputed += st.recomputed_tokens;
     for (int i = 0; i <= GS_END_ERROR; i++)
         t->n_end[i] += m->n_end[i];
@@ -69,11 +70,11 @@ static void run_many(bool calm) {
     for (int seed = 1; seed <= n_seeds; seed++)
         run_seed((uint64_t)seed, calm, n_events, &t);
     print_message("%d seeds: %llu sequences in %llu steps, %llu preempted, %llu tokens recomputed, "
-                  "%llu cached, %llu copies, %llu outgrew the pool\n",
+                  "%llu cached, %llu copies, %llu outgrew the pool, %llu preempted to the limit\n",
                   n_seeds, (unsigned long long)t.ended, (unsigned long long)t.steps,
                   (unsigned long long)t.preempted, (unsigned long long)t.recomputed,
                   (unsigned long long)t.cached, (unsigned long long)t.copies,
-                  (unsigned long long)t.kv_full);
+                  (unsigned long long)t.kv_full, (unsigned long long)t.at_limit);
     /* The load reaches what it is meant to test. */
     assert_true(t.preempted > 0 && t.recomputed > 0 && t.cached > 0 && t.copies > 0);
     assert_true(t.n_end[GS_END_STOP] > 0 && t.n_end[GS_END_LENGTH] > 0);
