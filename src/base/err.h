@@ -52,8 +52,16 @@ int gs_err_http(int code);
  * Writes the message into err (cut to errlen, always terminated; err may be NULL) and returns
  * code, so that `return gs_fail(err, errlen, GS_ERR_FORMAT, "tensor %s: ...", name);` works.
  */
-int gs_fail(char *err, size_t errlen, int code, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+#define gs_fail(err, errlen, code, ...)                                                            \
+    (gs_fail_text((err), (errlen), __VA_ARGS__), gs_fail_code(code))
+
+/* The two halves of gs_fail. It is a macro so that compilers and analysers see which code comes
+ * back, and so know that "0 was returned" and "it failed" exclude each other. Keeps errno. */
+void gs_fail_text(char *err, size_t errlen, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static inline int gs_fail_code(int code) {
+    return code;
+}
 
 /*
  * Always on, release builds too, and only for our own invariants: no byte that came from a file
