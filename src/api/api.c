@@ -31,14 +31,14 @@ void gs_api_unlink(gs_api *a, gs_req *r) {
 }
 
 bool gs_api_ready(const gs_api *a, gs_api_error *e) {
-    gs_engine_state s = gs_engine_get_state(a->cfg.engine);
+    gs_engine_state s = gs_engine_get_state(a->engine);
     if (a->draining)
         gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "The server is shutting down.");
     else if (s == GS_ENGINE_LOADING)
         gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "The model is still loading.");
     else if (s == GS_ENGINE_FAILED)
         gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "The model could not be loaded: %s",
-                    gs_engine_error(a->cfg.engine));
+                    gs_engine_error(a->engine));
     else
         return true;
     return false;
@@ -48,7 +48,7 @@ static void drain_step(gs_api *a);
 
 static void pump(gs_api *a) {
     gs_event ev;
-    while (gs_engine_poll(a->cfg.engine, &ev)) {
+    while (a->engine && gs_engine_poll(a->engine, &ev)) {
         const gs_choice *c = ev.seq->owner;
         gs_req_event(c->req, &ev);
     }
@@ -122,9 +122,13 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     a->tick.data = a;
     uv_timer_start(&a->tick, on_tick, TICK_MS, TICK_MS);
     *out = a;
-    /* Events may already be waiting from before the wake-up could be delivered. */
-    uv_async_send(&a->wake);
     return 0;
+}
+
+void gs_api_set_engine(gs_api *a, gs_engine *e) {
+    a->engine = e;
+    /* Events may already be waiting from before a wake-up could be delivered. */
+    uv_async_send(&a->wake);
 }
 
 int gs_api_port(const gs_api *a) {

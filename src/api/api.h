@@ -29,7 +29,6 @@ typedef struct gs_served_model {
 
 typedef struct gs_api_config {
     const gs_served_model *model; /* borrowed; read only after the engine is READY */
-    gs_engine *engine;            /* borrowed; its wake must call gs_api_wake */
     const char *const *api_keys;  /* none: no key needed */
     int n_api_keys;
     const char *const *allowed_hosts; /* beyond loopback names and literal addresses */
@@ -42,6 +41,9 @@ typedef struct gs_api_config {
 /* http_config's handlers and user are filled in by the call; the server is listening afterwards. */
 int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *http_config,
                   gs_api **out, char *err, size_t errlen);
+/* Before the loop runs. Borrowed; the engine's wake must call gs_api_wake. Separate from create,
+ * so that a taken port is found out before a model is loaded. */
+void gs_api_set_engine(gs_api *a, gs_engine *e);
 /* For gs_engine_config.wake: any thread. arg is the gs_api **, which may still be NULL. */
 void gs_api_wake(void *arg);
 int gs_api_port(const gs_api *a);

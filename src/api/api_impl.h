@@ -14,6 +14,7 @@ typedef struct gs_persons {
 
 struct gs_api {
     gs_api_config cfg;
+    gs_engine *engine;
     uv_loop_t *loop;
     gs_http_server *http;
     uv_async_t wake;

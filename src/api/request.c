@@ -56,7 +56,7 @@ static void cancel_all(gs_req *r) {
     for (int32_t i = 0; i < r->n_choices; i++) {
         gs_choice *c = &r->choices[i];
         if (c->seq && !c->finished)
-            gs_engine_cancel(r->api->cfg.engine, c->seq);
+            gs_engine_cancel(r->api->engine, c->seq);
     }
 }
 
@@ -162,7 +162,7 @@ static void oom(gs_req *r) {
 static gs_seq *make_seq(gs_req *r, int32_t choice) {
     const gs_ids *prompt = &r->prompts[choice / r->p.n];
     gs_backend_info info;
-    gs_engine_info(r->api->cfg.engine, &info);
+    gs_engine_info(r->api->engine, &info);
     int32_t left = info.max_context - (int32_t)prompt->len;
     int32_t max_output = r->p.max_tokens < 0 || r->p.max_tokens > left ? left : r->p.max_tokens;
     gs_seq *q = gs_seq_create(prompt->data, (int32_t)prompt->len, max_output > 0 ? max_output : 1);
@@ -213,7 +213,7 @@ static void submit(gs_req *r) {
     r->state = GS_REQ_SUBMITTED;
     for (int32_t i = 0; i < r->n_choices; i++) {
         r->n_out++;
-        gs_engine_submit(r->api->cfg.engine, r->choices[i].seq);
+        gs_engine_submit(r->api->engine, r->choices[i].seq);
     }
 }
 
@@ -370,7 +370,7 @@ static void rejected(gs_req *r, const gs_admission *adm) {
         adm->field && strcmp(adm->field, "prompt") == 0 && r->p.chat ? "messages" : adm->field;
     if (adm->code == GS_ERR_CONTEXT) {
         gs_backend_info info;
-        gs_engine_info(r->api->cfg.engine, &info);
+        gs_engine_info(r->api->engine, &info);
         gs_api_fail(e, adm->code, param,
                     "The prompt has %zu tokens; this model's context is %d tokens.",
                     r->prompts[0].len, info.max_context);
@@ -436,7 +436,7 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
         keep_logprob(c, &ev->u.token.sample);
     send_delta(r, c);
     if (c->stop.matched) {
-        gs_engine_cancel(r->api->cfg.engine, c->seq);
+        gs_engine_cancel(r->api->engine, c->seq);
         choice_finished(r, c, "stop");
     }
 }

@@ -35,7 +35,7 @@ static void reply_json(gs_http_request *rq, int status, gs_buf *out) {
 
 static bool stalled(gs_api *a) {
     gs_engine_stats s;
-    gs_engine_get_stats(a->cfg.engine, &s);
+    gs_engine_get_stats(a->engine, &s);
     if (s.step_began_ns == 0)
         return false;
     int64_t age_ns = gs_now_ns() - s.step_began_ns;
@@ -89,8 +89,8 @@ static void single(gs_buf *out, const char *name, const char *type, const char *
 static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_engine_stats s;
-    gs_engine_get_stats(a->cfg.engine, &s);
-    bool ready = gs_engine_get_state(a->cfg.engine) == GS_ENGINE_READY;
+    gs_engine_get_stats(a->engine, &s);
+    bool ready = gs_engine_get_state(a->engine) == GS_ENGINE_READY;
     const char *m = ready ? a->cfg.model->name : "";
     double usage = s.kv_blocks_total ? (double)s.kv_blocks_held / s.kv_blocks_total : 0;
     gs_buf o = {0};
@@ -130,7 +130,7 @@ static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
 static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_backend_info info;
-    gs_engine_info(a->cfg.engine, &info);
+    gs_engine_info(a->engine, &info);
     gs_buf out = {0};
     gs_jsonw w;
     gs_jsonw_init(&w, &out);

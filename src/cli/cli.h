@@ -1,0 +1,57 @@
+/* Private to cli/: the commands of the gamasot program and what they share. */
+#ifndef GS_CLI_CLI_H
+#define GS_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "api/api.h"
+#include "config/config.h"
+#include "engine/backend.h"
+
+/* A command: argv[0] is the command's name. Returns the exit status. */
+typedef struct gs_command {
+    const char *name;
+    const char *usage; /* after the name */
+    const char *help;
+    int (*run)(int argc, char **argv);
+    bool hidden;
+} gs_command;
+
+int gs_cmd_serve(int argc, char **argv);
+int gs_cmd_run(int argc, char **argv);
+int gs_cmd_models(int argc, char **argv);
+int gs_cmd_perplexity(int argc, char **argv);
+int gs_cmd_config(int argc, char **argv);
+
+/*
+ * Reads the configuration for a command. 0: go on; 1: help was printed, exit 0; negative: the
+ * message is in err. cfg must be deinit'ed in every case.
+ */
+int gs_cli_config(gs_config *cfg, const gs_command *cmd, int argc, char **argv,
+                  gs_config_flag *flags, size_t n_flags, char *err, size_t errlen);
+const gs_command *gs_cli_command(const char *name);
+
+/*
+ * Loader: opens the configured backend with its tokeniser and template. gs_loader_open has the
+ * type of gs_backend_open_fn and runs on the engine thread, which owns the kernel pool.
+ */
+typedef struct gs_loader {
+    const gs_config *cfg;
+    gs_served_model served;
+    bool quiet; /* no progress on the terminal */
+    void *impl; /* model, pool, mapping; freed by gs_loader_close after the engine is gone */
+} gs_loader;
+
+int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen);
+void gs_loader_close(gs_loader *l);
+/* The configured model file, or the default one in the cache. */
+int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
+
+/* Bytes of a small GGUF file that holds only a byte-level vocabulary: what the fake backend's
+ * tokeniser is made from. Freed with gs_free. */
+int gs_fake_vocab(int32_t n_vocab, void **data, size_t *size);
+
+#define GS_FAKE_EOS 258
+
+#endif

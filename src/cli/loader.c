@@ -1,0 +1,258 @@
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "cli/cli.h"
+#include "config/dirs.h"
+#include "engine/native.h"
+#include "kernels/kernels.h"
+
+#define DEFAULT_MODEL      "SmolLM2-135M-Instruct.Q4_1.gguf"
+#define DEFAULT_MODEL_HINT "run './run serve' once, which fetches it, or name a file with --model"
+#define FAKE_CONTEXT       8192
+/* A quarter of what the weights leave (docs/configuration.md, kv.memory_mb). */
+#define KV_SHARE 4
+
+typedef struct loaded {
+    void *fake_bytes;
+    gs_gguf *gguf;
+    gs_pool *pool;
+    gs_model *model;
+    int last_percent;
+} loaded;
+
+int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen) {
+    if (cfg->model_path[0]) {
+        snprintf(out, outlen, "%s", cfg->model_path);
+        return 0;
+    }
+    char dir[GS_DIRS_MAX_PATH];
+    int rc = gs_dirs_cache(dir, sizeof(dir), err, errlen);
+    if (rc != 0)
+        return rc;
+    snprintf(out, outlen, "%s/models/%s", dir, DEFAULT_MODEL);
+    if (access(out, R_OK) != 0)
+        return gs_fail(err, errlen, GS_ERR_NOT_FOUND, "no model: %s is not there; %s", out,
+                       DEFAULT_MODEL_HINT);
+    return 0;
+}
+
+static void model_name(const gs_config *cfg, const char *path, char *out, size_t n) {
+    if (cfg->model_name[0]) {
+        snprintf(out, n, "%s", cfg->model_name);
+        return;
+    }
+    const char *slash = strrchr(path, '/');
+    snprintf(out, n, "%.*s", (int)n - 1, slash ? slash + 1 : path);
+    size_t len = strlen(out);
+    if (len > 5 && strcmp(out + len - 5, ".gguf") == 0)
+        out[len - 5] = '\0';
+}
+
+static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errlen) {
+    int rc = gs_tokenizer_create(g, &l->served.tokenizer, err, errlen);
+    if (rc != 0)
+        return rc;
+    return gs_chat_template_from_gguf(g, l->served.tokenizer, &l->served.chat, err, errlen);
+}
+
+/* ---- Fake
+ * --------------------------------------------------------------------------------------------- */
+
+static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
+    const gs_config *c = l->cfg;
+    size_t size = 0;
+    int rc = gs_fake_vocab(c->fake_vocab, &x->fake_bytes, &size);
+    if (rc == 0)
+        rc = gs_gguf_open_mem(x->fake_bytes, size, &x->gguf, err, errlen);
+    if (rc == 0)
+        rc = open_text_side(l, x->gguf, err, errlen);
+    if (rc != 0)
+        return rc;
+    gs_fake_config fc = {
+        .n_vocab = c->fake_vocab,
+        .max_context = c->model_context > 0 ? c->model_context : FAKE_CONTEXT,
+        .max_batch_tokens = c->engine_max_batch_tokens,
+        .max_seqs = c->engine_max_seqs,
+        .block_tokens = c->kv_block_tokens,
+        .n_kv_blocks = (uint32_t)c->fake_kv_blocks,
+        .step_ns = c->fake_step_ms * GS_NS_PER_MS,
+        .decode_token_ns = c->fake_token_us * GS_NS_PER_US,
+        .prefill_token_ns = c->fake_prefill_us * GS_NS_PER_US,
+        .first_token = c->fake_first_token,
+        .n_tokens = c->fake_n_tokens,
+        .eos_token = GS_FAKE_EOS,
+        .eos_after = c->fake_eos_after,
+        .fail_step = (uint64_t)c->fake_fail_at_step,
+        .fail_item_step = (uint64_t)c->fake_fail_item_at_step,
+        .hang_step = (uint64_t)c->fake_hang_at_step,
+    };
+    snprintf(l->served.name, sizeof(l->served.name), "%s",
+             c->model_name[0] ? c->model_name : "fake");
+    rc = gs_fake_create(&fc, out);
+    return rc == 0 ? 0
+                   : gs_fail(err, errlen, rc,
+                             "fake backend: fake.first_token and fake.n_tokens do "
+                             "not fit fake.vocab");
+}
+
+/* ---- Native
+ * ------------------------------------------------------------------------------------------- */
+
+static void show_progress(void *arg, double done) {
+    gs_loader *l = arg;
+    loaded *x = l->impl;
+    int percent = (int)(done * 100);
+    if (l->quiet || percent == x->last_percent || !isatty(STDERR_FILENO))
+        return;
+    x->last_percent = percent;
+    fprintf(stderr, "\rpacking weights %3d %%%s", percent, percent >= 100 ? "\n" : "");
+}
+
+/* MemAvailable, or the cgroup's limit where that is lower. */
+static uint64_t available_bytes(void) {
+    uint64_t bytes = 0, limit = 0;
+    char line[256];
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof(line), f)) {
+        unsigned long long kb;
+        if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
+            bytes = kb * 1024;
+    }
+    if (f)
+        fclose(f);
+    f = fopen("/sys/fs/cgroup/memory.max", "re");
+    if (f) {
+        unsigned long long v;
+        if (fscanf(f, "%llu", &v) == 1)
+            limit = v;
+        fclose(f);
+    }
+    return limit && limit < bytes ? limit : bytes;
+}
+
+static int size_kv(const gs_config *c, const gs_model *m, gs_native_config *nc, char *err,
+                   size_t errlen) {
+    uint64_t block_bytes = gs_native_block_bytes(m, c->kv_block_tokens);
+    uint64_t bytes =
+        c->kv_memory_mb > 0 ? (uint64_t)c->kv_memory_mb << 20 : available_bytes() / KV_SHARE;
+    uint64_t n = bytes / block_bytes;
+    if (n > UINT32_MAX / 2)
+        n = UINT32_MAX / 2;
+    uint64_t tokens = n * (uint64_t)c->kv_block_tokens;
+    if (tokens < 256)
+        return gs_fail(err, errlen, GS_ERR_NOMEM,
+                       "kv.memory_mb: %llu MB hold only %llu tokens of this model",
+                       (unsigned long long)(bytes >> 20), (unsigned long long)tokens);
+    int32_t context = c->model_context > 0 ? c->model_context : m->hp.n_ctx_train;
+    if (tokens < (uint64_t)context) {
+        gs_warn("loader", "context cut from %d to %llu tokens to fit kv.memory_mb", context,
+                (unsigned long long)tokens);
+        context = (int32_t)tokens;
+    }
+    nc->max_context = context;
+    nc->n_kv_blocks = (uint32_t)n;
+    return 0;
+}
+
+/* One small step, so that the first request does not pay for cold pages. Block 0's contents are
+ * not published, so the prefix cache never sees them. */
+static int warm_up(gs_backend *b, const gs_config *c) {
+    gs_backend_info info;
+    b->ops->info(b, &info);
+    int32_t tokens[8] = {0}, n = 8 < c->kv_block_tokens ? 8 : c->kv_block_tokens;
+    uint32_t block = 0;
+    gs_sampler s;
+    gs_sample out;
+    gs_sampler_default(&s);
+    s.temperature = 0;
+    gs_batch_item it = {.n_tokens = n,
+                        .tokens = tokens,
+                        .blocks = &block,
+                        .n_blocks = 1,
+                        .sampler = &s,
+                        .history = tokens,
+                        .n_history = n,
+                        .n_prompt = n,
+                        .sample = &out};
+    gs_batch batch = {.n_items = 1, .n_tokens = n, .items = &it};
+    return b->ops->forward(b, &batch);
+}
+
+static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
+    const gs_config *c = l->cfg;
+    char path[GS_DIRS_MAX_PATH + 64];
+    int rc = gs_model_path(c, path, sizeof(path), err, errlen);
+    if (rc == 0)
+        rc = gs_kernels_init(c->engine_isa, err, errlen);
+    if (rc == 0)
+        rc = gs_gguf_open(path, &x->gguf, err, errlen);
+    if (rc == 0)
+        rc = open_text_side(l, x->gguf, err, errlen);
+    if (rc != 0)
+        return rc;
+    x->pool = gs_pool_create(c->engine_threads, c->engine_pin);
+    if (!x->pool)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "could not start the compute threads");
+    rc = gs_model_load(x->gguf, x->pool, show_progress, l, &x->model, err, errlen);
+    if (rc != 0)
+        return rc;
+    if (gs_tok_n_vocab(l->served.tokenizer) > x->model->hp.n_vocab)
+        return gs_fail(err, errlen, GS_ERR_FORMAT,
+                       "tokenizer.ggml.tokens has %d tokens, token_embd.weight %d rows",
+                       gs_tok_n_vocab(l->served.tokenizer), x->model->hp.n_vocab);
+    gs_gguf_close(x->gguf);
+    x->gguf = NULL;
+    model_name(c, path, l->served.name, sizeof(l->served.name));
+    gs_native_config nc = {.model = x->model,
+                           .pool = x->pool,
+                           .max_seqs = c->engine_max_seqs,
+                           .max_batch_tokens = c->engine_max_batch_tokens,
+                           .block_tokens = c->kv_block_tokens};
+    rc = size_kv(c, x->model, &nc, err, errlen);
+    if (rc == 0)
+        rc = gs_native_create(&nc, out, err, errlen);
+    if (rc == 0 && c->model_warm_up && warm_up(*out, c) != 0)
+        rc = gs_fail(err, errlen, GS_ERR_BACKEND, "the warm-up step failed");
+    if (rc == 0)
+        gs_info("loader",
+                "model ready name=%s arch=%s isa=%s threads=%d weights_mb=%zu kv_mb=%zu "
+                "context=%d",
+                l->served.name, x->model->hp.arch, gs_isa_name(gs_kernels_isa()),
+                gs_pool_threads(x->pool), x->model->weight_bytes >> 20,
+                (size_t)nc.n_kv_blocks * gs_native_block_bytes(x->model, nc.block_tokens) >> 20,
+                nc.max_context);
+    return rc;
+}
+
+int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen) {
+    gs_loader *l = loader;
+    int64_t began_ns = gs_now_ns();
+    loaded *x = gs_calloc(1, sizeof(*x));
+    if (!x)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
+    l->impl = x;
+    l->served.created_s = gs_wall_s();
+    int rc = l->cfg->model_backend == GS_CONFIG_BACKEND_FAKE ? open_fake(l, x, out, err, errlen)
+                                                             : open_native(l, x, out, err, errlen);
+    l->served.load_ms = (double)(gs_now_ns() - began_ns) / 1e6;
+    return rc;
+}
+
+void gs_loader_close(gs_loader *l) {
+    loaded *x = l->impl;
+    gs_tokenizer_free(l->served.tokenizer);
+    gs_chat_template_free(l->served.chat);
+    if (!x)
+        return;
+    gs_model_free(x->model);
+    gs_pool_free(x->pool);
+    gs_gguf_close(x->gguf);
+    gs_free(x->fake_bytes);
+    gs_free(x);
+    l->impl = NULL;
+}

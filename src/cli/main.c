@@ -1,0 +1,79 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/sys.h"
+#include "cli/cli.h"
+
+#define VERSION "0.1.0"
+
+// clang-format off
+static const gs_command commands[] = {
+    {"serve",      "[options]",              "serve a model over HTTP",                        gs_cmd_serve,      false},
+    {"run",        "[options] PROMPT",       "answer one prompt in the terminal",              gs_cmd_run,        false},
+    {"models",     "inspect FILE",           "say what a GGUF file holds",                     gs_cmd_models,     false},
+    {"perplexity", "[options] TEXT_FILE",    "perplexity of a text (lower is better)",         gs_cmd_perplexity, false},
+    {"config",     "show|reference",         "print the effective options, or all of them as Markdown", gs_cmd_config, false},
+};
+// clang-format on
+
+const gs_command *gs_cli_command(const char *name) {
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static void print_help(FILE *f) {
+    fprintf(f, "gamasot - a home AI server: one pot, many bowls\n\nusage: gamasot COMMAND ...\n\n");
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (!commands[i].hidden)
+            fprintf(f, "  %-10s %-20s %s\n", commands[i].name, commands[i].usage, commands[i].help);
+    }
+    fprintf(f, "\n'gamasot COMMAND --help' lists the command's options.\n");
+}
+
+int gs_cli_config(gs_config *cfg, const gs_command *cmd, int argc, char **argv,
+                  gs_config_flag *flags, size_t n_flags, char *err, size_t errlen) {
+    int rc = gs_config_load(cfg, argc, argv, flags, n_flags, err, errlen);
+    if (rc != 0)
+        return rc;
+    if (cfg->want_version) {
+        printf("gamasot %s\n", VERSION);
+        return 1;
+    }
+    if (cfg->want_help) {
+        gs_buf out = {0};
+        gs_config_help(&out, flags, n_flags);
+        printf("usage: gamasot %s %s\n%s\n\n%.*s", cmd->name, cmd->usage, cmd->help, (int)out.len,
+               out.data ? out.data : "");
+        gs_buf_deinit(&out);
+        return 1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    char err[256];
+    if (gs_fault_from_env(err, sizeof(err)) != 0) {
+        fprintf(stderr, "gamasot: GAMASOT_FAULT: %s\n", err);
+        return 2;
+    }
+    if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 ||
+        strcmp(argv[1], "-h") == 0) {
+        print_help(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("gamasot %s\n", VERSION);
+        return 0;
+    }
+    const gs_command *cmd = gs_cli_command(argv[1]);
+    if (!cmd) {
+        fprintf(stderr, "gamasot: there is no command '%s'\n\n", argv[1]);
+        print_help(stderr);
+        return 2;
+    }
+    return cmd->run(argc - 1, argv + 1);
+}

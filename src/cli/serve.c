@@ -1,0 +1,144 @@
+/* gamasot serve: event loop, engine, signals. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "cli/cli.h"
+
+#define MAX_LIVE_REQUESTS 4096
+
+typedef struct server {
+    gs_config cfg;
+    gs_loader loader;
+    gs_engine *engine;
+    gs_api *api;
+    uv_loop_t loop;
+    uv_signal_t on_term, on_int;
+    uv_timer_t loading; /* watches the engine until it is ready */
+    int status;
+} server;
+
+static void close_signals(void *arg) {
+    server *s = arg;
+    uv_close((uv_handle_t *)&s->on_term, NULL);
+    uv_close((uv_handle_t *)&s->on_int, NULL);
+    if (!uv_is_closing((uv_handle_t *)&s->loading))
+        uv_close((uv_handle_t *)&s->loading, NULL);
+}
+
+static void on_signal(uv_signal_t *h, int signum) {
+    server *s = h->data;
+    static bool second;
+    if (second)
+        _exit(128 + signum);
+    second = true;
+    gs_info("serve", "signal=%d, ending; a second one ends at once", signum);
+    /* A hanging backend must not keep the process: SIGALRM's default action is the last resort. */
+    alarm((unsigned)(s->cfg.server_drain_timeout_ms / 1000 + 2));
+    if (s->cfg.model_backend == GS_CONFIG_BACKEND_FAKE &&
+        gs_engine_get_state(s->engine) == GS_ENGINE_READY)
+        gs_fake_release(gs_engine_backend(s->engine));
+    gs_api_drain(s->api, (int)s->cfg.server_drain_timeout_ms, close_signals, s);
+}
+
+static void on_loading(uv_timer_t *h) {
+    server *s = h->data;
+    gs_engine_state state = gs_engine_get_state(s->engine);
+    if (state == GS_ENGINE_LOADING)
+        return;
+    uv_close((uv_handle_t *)h, NULL);
+    if (state == GS_ENGINE_READY) {
+        gs_info("serve", "ready model=%s load_ms=%.0f", s->loader.served.name,
+                s->loader.served.load_ms);
+        return;
+    }
+    gs_error("serve", "the model could not be loaded: %s", gs_engine_error(s->engine));
+    s->status = 1;
+    gs_api_drain(s->api, 0, close_signals, s);
+}
+
+static int listen_and_load(server *s, char *err, size_t errlen) {
+    const gs_config *c = &s->cfg;
+    s->loader = (gs_loader){.cfg = c};
+    gs_engine_config ec = {.open = gs_loader_open,
+                           .open_arg = &s->loader,
+                           .max_waiting = c->server_max_queued,
+                           .prefill_chunk = c->engine_prefill_chunk,
+                           .max_persons = 64,
+                           .no_prefix_cache = !c->kv_prefix_cache,
+                           .wake = gs_api_wake,
+                           .wake_arg = &s->api,
+                           .check = c->engine_check};
+    gs_http_config hc;
+    gs_http_config_default(&hc);
+    hc.hosts = (const char *const *)c->server_host.items;
+    hc.n_hosts = (int)c->server_host.n;
+    hc.port = c->server_port;
+    hc.max_connections = c->server_max_connections;
+    hc.max_connections_per_address = c->server_max_connections_per_address;
+    hc.header_timeout_ms = (int)c->server_header_timeout_ms;
+    hc.body_timeout_ms = (int)c->server_body_timeout_ms;
+    hc.keep_alive_ms = (int)c->server_keep_alive_ms;
+    hc.max_body_bytes = (size_t)c->server_max_body_kb * 1024;
+    gs_api_config ac = {.model = &s->loader.served,
+                        .api_keys = (const char *const *)c->server_api_keys.items,
+                        .n_api_keys = (int)c->server_api_keys.n,
+                        .allowed_hosts = (const char *const *)c->server_allowed_hosts.items,
+                        .n_allowed_hosts = (int)c->server_allowed_hosts.n,
+                        .allowed_origins = (const char *const *)c->server_allowed_origins.items,
+                        .n_allowed_origins = (int)c->server_allowed_origins.n,
+                        .max_live_requests = MAX_LIVE_REQUESTS};
+    /* The port first: when it is taken, the answer should not have to wait for a model. */
+    int rc = gs_api_create(&s->loop, &ac, &hc, &s->api, err, errlen);
+    if (rc != 0)
+        return rc;
+    rc = gs_engine_create(&ec, &s->engine, err, errlen);
+    if (rc == 0)
+        gs_api_set_engine(s->api, s->engine);
+    return rc;
+}
+
+int gs_cmd_serve(int argc, char **argv) {
+    static server s;
+    char err[512] = "";
+    int rc = gs_cli_config(&s.cfg, gs_cli_command("serve"), argc, argv, NULL, 0, err, sizeof(err));
+    if (rc == 0)
+        rc = gs_config_check_serve(&s.cfg, err, sizeof(err));
+    if (rc == 0 && s.cfg.n_positional > 0)
+        rc =
+            gs_fail(err, sizeof(err), GS_ERR_INVALID, "'%s' is not an option", s.cfg.positional[0]);
+    if (rc != 0) {
+        gs_config_deinit(&s.cfg);
+        if (rc < 0)
+            fprintf(stderr, "gamasot: %s\n", err);
+        return rc < 0 ? 2 : 0;
+    }
+    gs_log_set_level((gs_log_level)s.cfg.log_level);
+    signal(SIGPIPE, SIG_IGN);
+    uv_loop_init(&s.loop);
+    rc = listen_and_load(&s, err, sizeof(err));
+    if (rc != 0) {
+        fprintf(stderr, "gamasot: %s\n", err);
+        return 1;
+    }
+    gs_info("serve", "listening on http://%s:%d", s.cfg.server_host.items[0], gs_api_port(s.api));
+    uv_signal_init(&s.loop, &s.on_term);
+    uv_signal_init(&s.loop, &s.on_int);
+    uv_timer_init(&s.loop, &s.loading);
+    s.on_term.data = s.on_int.data = s.loading.data = &s;
+    uv_signal_start(&s.on_term, on_signal, SIGTERM);
+    uv_signal_start(&s.on_int, on_signal, SIGINT);
+    uv_timer_start(&s.loading, on_loading, 20, 20);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    gs_engine_free(s.engine);
+    gs_loader_close(&s.loader);
+    gs_api_free(s.api);
+    uv_loop_close(&s.loop);
+    gs_config_deinit(&s.cfg);
+    gs_info("serve", "ended status=%d", s.status);
+    return s.status;
+}
