@@ -552,6 +552,30 @@ static void test_preemption_limit(void **state) {
     stop(f);
 }
 
+/* A victim that is already planned leaves the plan, and the others' items stay theirs. */
+static void test_planned_victim_leaves_the_plan(void **state) {
+    (void)state;
+    fixture *f = make();
+    start_tight(f, 7);
+    submit(f, 1, 7, 9);
+    submit(f, 2, 6, 9);
+    submit(f, 3, 7, 9);
+    assert_int_equal(step(f), 3);
+    gs_sched_find(f->s, 2)->n_preempted = GS_SCHED_MAX_PREEMPTIONS;
+    gs_sched_find(f->s, 3)->n_preempted = GS_SCHED_MAX_PREEMPTIONS;
+    assert_int_equal(step(f), 3);
+    /* 1 takes the last block, 2 needs none, 3 needs one and can only get it from 1. */
+    assert_int_equal(plan(f), 2);
+    assert_int_equal(f->plan.n_preempted, 1);
+    assert_int_equal(f->plan.n_tokens, 2);
+    assert_int_equal(f->plan.n_prefill_tokens, 0);
+    assert_int_equal(item_of(f, 2)->pos, 7);
+    assert_int_equal(item_of(f, 3)->pos, 8);
+    commit(f, 2, 0);
+    assert_int_equal(expect_end(f, 2, GS_END_STOP).n_output, 3);
+    stop(f);
+}
+
 /* Back from its last preemption only with room for its full length. */
 static void test_at_the_limit_returns_when_it_fits_wholly(void **state) {
     (void)state;
@@ -815,6 +839,7 @@ int main(void) {
         cmocka_unit_test(test_preemption_and_return),
         cmocka_unit_test(test_cached_prefixes_go_before_anyone),
         cmocka_unit_test(test_preemption_limit),
+        cmocka_unit_test(test_planned_victim_leaves_the_plan),
         cmocka_unit_test(test_at_the_limit_returns_when_it_fits_wholly),
         cmocka_unit_test(test_alone_and_too_long_fails_alone),
         cmocka_unit_test(test_copy_source_does_not_block_its_own_sequence),

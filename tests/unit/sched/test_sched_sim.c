@@ -76,7 +76,8 @@ static void run_many(bool calm) {
                   (unsigned long long)t.cached, (unsigned long long)t.copies,
                   (unsigned long long)t.kv_full, (unsigned long long)t.at_limit);
     /* The load reaches what it is meant to test. */
-    assert_true(t.preempted > 0 && t.recomputed > 0 && t.cached > 0 && t.copies > 0);
+    assert_true(t.preempted > 0 && t.at_limit > 0 && t.recomputed > 0 && t.cached > 0 &&
+                t.copies > 0);
     assert_true(t.n_end[GS_END_STOP] > 0 && t.n_end[GS_END_LENGTH] > 0);
     assert_true(t.n_end[GS_END_DONE] > 0 && t.kv_full > 0);
     assert_true(calm ? t.n_end[GS_END_CANCELLED] == 0 : t.n_end[GS_END_CANCELLED] > 0);
