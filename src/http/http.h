@@ -8,15 +8,17 @@
  *       - answer at once:  gs_http_reply(rq, 200, "application/json", data, n)
  *       - or keep rq and answer later, from the event loop: gs_http_reply, or
  *         gs_http_begin / gs_http_write* / gs_http_end  (chunked; SSE or NDJSON on top).
- *     on_gone(user, rq): the client went away (closed, half-closed before the answer began counts
- *         when the socket errors or EOF arrives while an answer is owed, write time-out, stalled
- *         reader) before the answer was complete. rq stays valid until gs_http_end or
- *         gs_http_reply is called, which then do nothing but release it.
- *     Each request is released exactly once, by gs_http_reply or gs_http_end.
+ *     on_gone(user, rq): the client went away before the answer was complete: it closed or
+ *         half-closed the connection, stopped reading, or the server is being closed. Said once,
+ *         never from inside another function of this header except gs_http_server_close. rq stays
+ *         valid until it is released; all answering functions then do nothing else.
+ *     Each request is released exactly once, by gs_http_reply, gs_http_end or gs_http_abort.
  *
- * A stalled reader is cut when more than max_buffered_bytes wait for it, or nothing moved for
- * write_timeout_ms. Limits and smuggling rules: RFC 9112; refused with 400/408/413/414/431 in the
- * error shape that cfg.error_body makes, then closed.
+ * A reader is cut when bytes wait for it and none moved for write_timeout_ms, and a stream at once
+ * when more than 16 * max_buffered_bytes wait. Pipelined requests are handled one after another;
+ * more than 64 KiB of them while an answer is owed end the connection. Limits and smuggling rules:
+ * RFC 9112; what is ambiguous is refused with 400, and 408/413/414/417/431/503/505 say the rest, in
+ * the error shape that cfg.error_body makes; then the connection is closed.
  */
 #ifndef GS_HTTP_HTTP_H
 #define GS_HTTP_HTTP_H
@@ -38,15 +40,15 @@ typedef struct gs_http_config {
     int max_connections;             /* 2048 */
     int max_connections_per_address; /* 256; IPv6 counts by /64 */
     int header_timeout_ms;           /* 10000, from the first byte (or accept) to the head's end */
-    int body_timeout_ms;             /* 30000, and at least min_body_bytes_per_s */
-    int min_body_bytes_per_s;        /* 1024 */
+    int body_timeout_ms;             /* 30000: each such window must bring at least ... */
+    int min_body_bytes_per_s;        /* ... 1024 bytes for each of its seconds */
     int keep_alive_ms;               /* 75000 */
     int write_timeout_ms;            /* 30000 without progress */
     size_t max_line_bytes;           /* 8192: request line, each header */
     size_t max_header_bytes;         /* 32768 */
     int max_headers;                 /* 64 */
     size_t max_body_bytes;           /* 4 MiB; also for chunked bodies */
-    size_t max_buffered_bytes;       /* 64 KiB unsent per connection beyond the kernel's */
+    size_t max_buffered_bytes;       /* 64 KiB unsent beyond the kernel's; see above */
     void (*on_request)(void *user, gs_http_request *rq);
     void (*on_gone)(void *user, gs_http_request *rq);
     /* Writes the body for an error that the server itself answers (JSON). NULL: plain text. */
@@ -90,7 +92,7 @@ void gs_http_begin(gs_http_request *rq, int status, const char *content_type);
  * one step leave in one write. */
 void gs_http_write(gs_http_request *rq, const char *data, size_t n);
 void gs_http_end(gs_http_request *rq);
-/* Ends a begun answer abnormally: the connection is reset, so that the client sees a failure. */
+/* Instead of gs_http_end: the connection is reset, so that the client sees a failure. */
 void gs_http_abort(gs_http_request *rq);
 
 #endif

@@ -22,12 +22,13 @@
 #include "base/sys.h"
 #include "http/http.h"
 
-#define MAX_HELD 64
+#define MAX_HELD 1024
 /* Only there so that a hanging test ends; nothing is expected to take this long. */
 #define PATIENCE_S 30
 
 /* Paths: /hold keeps the request in held[]; /stream begins an answer and keeps the request; /big
- * answers with big_bytes at once; /none is a 204; all others answer with what they got. */
+ * answers with big_bytes at once; /none is a 204; /close closes the server; all others answer with
+ * what they got. */
 typedef struct harness {
     uv_loop_t loop;
     uv_thread_t thread;
@@ -70,6 +71,15 @@ static inline void handle_echo(gs_http_request *rq) {
     gs_buf_deinit(&out);
 }
 
+static inline void harness_done(void *arg) {
+    atomic_fetch_add(&((harness *)arg)->n_done, 1);
+}
+
+static inline void harness_close(harness *h) {
+    gs_http_server_close(h->server, harness_done, h);
+    uv_close((uv_handle_t *)&h->call, NULL);
+}
+
 static inline void handle(void *user, gs_http_request *rq) {
     harness *h = user;
     const char *path = gs_http_path(rq);
@@ -85,6 +95,9 @@ static inline void handle(void *user, gs_http_request *rq) {
         memset(body, 'b', h->big_bytes);
         gs_http_reply(rq, 200, "text/plain", body, h->big_bytes);
         free(body);
+    } else if (strcmp(path, "/close") == 0) {
+        h->held[h->n_held++] = rq;
+        harness_close(h);
     } else if (strcmp(path, "/none") == 0) {
         gs_http_reply(rq, 204, NULL, NULL, 0);
     } else {
@@ -192,24 +205,19 @@ static inline void answer_held(harness *h) {
     h->n_held = 0;
 }
 
-static inline void harness_done(void *arg) {
-    atomic_fetch_add(&((harness *)arg)->n_done, 1);
-}
-
-static inline void harness_close(harness *h) {
-    gs_http_server_close(h->server, harness_done, h);
-    uv_close((uv_handle_t *)&h->call, NULL);
-}
-
-/* Closes the server and checks that no handle and no request is left. */
-static inline void harness_stop(harness *h) {
-    harness_run(h, harness_close);
+/* Waits for a server that is being closed; checks that no handle and no request is left. */
+static inline void harness_join(harness *h) {
     uv_thread_join(&h->thread);
     assert_int_equal(atomic_load(&h->n_done), 1);
     assert_int_equal(h->n_held, 0);
     assert_int_equal(atomic_load(&h->n_gone_twice), 0);
     assert_int_equal(uv_loop_close(&h->loop), 0);
     uv_sem_destroy(&h->called);
+}
+
+static inline void harness_stop(harness *h) {
+    harness_run(h, harness_close);
+    harness_join(h);
 }
 
 /* ---- Client ------------------------------------------------------------------------------- */

@@ -565,6 +565,23 @@ static void test_close_tells_the_owed(void **state) {
     close(a), close(b), close(c);
 }
 
+/* A handler may close the server it is called from. */
+static void test_close_inside_handler(void **state) {
+    (void)state;
+    harness h;
+    char buf[64];
+    harness_config(&h);
+    harness_start(&h);
+    int a = dial(&h), b = dial(&h);
+    send_str(a, GET("/hold"));
+    assert_true(harness_wait(&h.n_requests, 1));
+    send_str(b, GET("/close") GET("/later"));
+    harness_join(&h);
+    assert_int_equal(atomic_load(&h.n_gone), 2);
+    assert_int_equal(recv_all(a, buf, sizeof buf), 0);
+    close(a), close(b);
+}
+
 static void test_listen_errors(void **state) {
     (void)state;
     static const char *const name[] = {"localhost"};
@@ -621,6 +638,7 @@ int main(void) {
         cmocka_unit_test(test_many_come_and_go),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_close_tells_the_owed),
+        cmocka_unit_test(test_close_inside_handler),
         cmocka_unit_test(test_listen_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

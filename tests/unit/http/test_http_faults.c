@@ -113,6 +113,85 @@ static void test_refused_client_that_stays(void **state) {
     harness_stop(&h);
 }
 
+static int late_fd;
+
+static void stand_still(harness *h) {
+    (void)h;
+    pause_ms(700);
+    send_str(late_fd, " x\r\n\r\n");
+}
+
+/* A loop that stood still finds the deadline passed before it reads what came in time. */
+static void test_standstill_is_nobodys_fault(void **state) {
+    (void)state;
+    harness h;
+    char buf[4096];
+    harness_config(&h);
+    h.cfg.header_timeout_ms = 300;
+    harness_start(&h);
+    late_fd = dial(&h);
+    send_str(late_fd, "GET /a HTTP/1.1\r\nHost:");
+    assert_true(harness_wait_conns(&h, 1));
+    harness_run(&h, stand_still);
+    assert_true(recv_until(late_fd, buf, sizeof buf, "\r\n\r\n"));
+    assert_int_equal(status_of(buf), 200);
+    close(late_fd);
+    harness_stop(&h);
+}
+
+/* ---- Numbers of connections ---------------------------------------------------------------- */
+
+static long resident_kib(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%*s %ld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* 1,000 streams that say nothing and 1,000 heads that never end: small, and others are served. */
+static void test_thousands_stay_small(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    static int fds[2 * N];
+    harness h;
+    char buf[4096];
+    struct rlimit r;
+    getrlimit(RLIMIT_NOFILE, &r);
+    if (r.rlim_max < 5 * N) {
+        print_message("skipped: needs %d descriptors\n", 5 * N);
+        skip();
+    }
+    r.rlim_cur = 5 * N;
+    setrlimit(RLIMIT_NOFILE, &r);
+    harness_config(&h);
+    h.cfg.max_connections_per_address = 4096;
+    harness_start(&h);
+    long before = resident_kib();
+    for (int i = 0; i < 2 * N; i++) {
+        fds[i] = dial(&h);
+        send_str(fds[i], i % 2 ? GET("/stream") : "GET / HTTP/1.1\r\nHost: x\r\nX-A: ");
+    }
+    assert_true(harness_wait(&h.n_requests, N));
+    assert_true(harness_wait_conns(&h, 2 * N));
+    long grown = resident_kib() - before;
+    int fd = dial(&h);
+    send_str(fd, GET("/a"));
+    assert_true(recv_until(fd, buf, sizeof buf, "GET|/a||"));
+    close(fd);
+    print_message("%d connections: %ld KiB\n", 2 * N, grown);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(grown < 16 * 1024);
+#endif
+    for (int i = 0; i < 2 * N; i++)
+        close(fds[i]);
+    assert_true(harness_wait_conns(&h, 0));
+    assert_int_equal(atomic_load(&h.n_gone), N);
+    harness_stop(&h);
+}
+
 /* ---- Readers that do not read -------------------------------------------------------------- */
 
 static void flood(harness *h) {
@@ -308,6 +387,8 @@ int main(void) {
         cmocka_unit_test(test_slow_body),
         cmocka_unit_test(test_idle_keep_alive_ends),
         cmocka_unit_test(test_refused_client_that_stays),
+        cmocka_unit_test(test_standstill_is_nobodys_fault),
+        cmocka_unit_test(test_thousands_stay_small),
         cmocka_unit_test(test_stalled_reader_is_cut),
         cmocka_unit_test(test_stalled_reply_is_cut),
         cmocka_unit_test(test_flooded_reader_is_cut_at_once),
