@@ -121,6 +121,8 @@ static int read_ids_and_flags(gs_tokenizer *t, const gs_gguf *g, int32_t *eot, i
         if (rc)
             return rc;
     }
+    /* Byte-level BPE and WordPiece have no prefix to add, whatever their files say. */
+    t->add_space_prefix &= t->kind == GS_TOK_SPM || t->raw_bpe;
     t->lowercase = true;
     int rc = read_flag(g, KEY "normalizer.lowercase", &t->lowercase, err, errlen);
     t->strip_accents = t->lowercase;
