@@ -132,6 +132,7 @@ static uint32_t take_block(gs_kv *kv) {
 
 /* One more reference to a published block. */
 static void hold_block(gs_kv *kv, uint32_t b) {
+    GS_ASSERT(kv->ops);
     if (kv->refs[b]++ == 0) {
         kv->ops->hold(kv->prefix, b);
         kv->n_cached--;

@@ -141,6 +141,7 @@ static uint32_t chain_partial(const gs_prefix *p, const gs_prefix_node *at, cons
 
 static bool chain_insert(gs_prefix *p, const gs_prefix_node *at, uint32_t block,
                          const int32_t *tokens, gs_prefix_node *next) {
+    /* A block behind an evicted one could never be found: better not to keep it at all. */
     if (at->uid != 0 && p->entries[at->block].uid != at->uid) {
         chain_root(p, at->scope, next);
         return false;
@@ -190,6 +191,7 @@ static void chain_hold(gs_prefix *p, uint32_t block) {
     p->n_parked--;
 }
 
+/* The end of the list is the youngest. */
 static void chain_park(gs_prefix *p, uint32_t block) {
     entry *e = &p->entries[block];
     GS_ASSERT(e->uid != 0 && !e->parked);
@@ -221,6 +223,7 @@ static void chain_remove(gs_prefix *p, uint32_t block) {
         p->by_parent[parent_bucket(p, e->scope, e->parent_uid)] = e->parent_next;
     if (e->parent_next != GS_KV_NONE)
         p->entries[e->parent_next].parent_prev = e->parent_prev;
+    /* Its children stay until their turn comes; their parent_uid matches nothing any more. */
     e->uid = 0;
 }
 

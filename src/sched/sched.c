@@ -233,6 +233,7 @@ static void commit_item(gs_sched *s, gs_sched_seq *q, const gs_plan_item *it,
     } else {
         s->stats.decode_tokens++;
     }
+    /* Published from here on: other sequences may read these positions in the next step. */
     q->n_computed = end_pos;
     if (q->n_high < end_pos)
         q->n_high = end_pos;
@@ -271,6 +272,7 @@ static void end_cancelled(gs_sched *s, gs_sched_list *l) {
 
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns) {
     GS_ASSERT(s->in_flight && plan->step == s->plan.step && plan->n_items == s->plan.n_items);
+    /* First, so that no result of a cancelled sequence is looked at, not even an error. */
     end_cancelled(s, &s->running);
     end_cancelled(s, &s->waiting);
     for (int32_t i = 0; i < s->plan.n_items; i++) {
@@ -285,7 +287,7 @@ void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, 
             commit_item(s, q, &s->plan.items[i], &r->items[i]);
     }
     s->in_flight = false;
-    if (r->err == GS_OK)
+    if (r->err == GS_OK) /* a failed step says nothing about the price of a token */
         learn_step_time(s, r->elapsed_ns);
     if (s->policy->on_commit)
         s->policy->on_commit(s, r, now_ns);

@@ -97,6 +97,7 @@ int32_t gs_sched_core_goal(const gs_sched *s, const gs_sched_seq *q) {
 static void add_item(gs_sched *s, gs_sched_seq *q, int32_t n) {
     gs_plan *p = &s->plan;
     const bool decode = gs_sched_is_decode(q);
+    /* Only the newest token's logits are worth a projection to the vocabulary. */
     const bool last = q->n_computed + n == gs_sched_n_known(q);
     gs_plan_item *it = &p->items[p->n_items];
     *it = (gs_plan_item){.id = q->d.id,
@@ -162,6 +163,8 @@ int gs_sched_core_extend(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
     return n;
 }
 
+/* Back to its place in the queue. Its output stays: the next admission computes it again along
+ * with the prompt, or finds it in the prefix cache, where closing the slot has left it. */
 static void to_waiting(gs_sched *s, gs_sched_seq *q) {
     gs_kv_seq_close(s->kv, q->slot);
     s->free_slots[s->n_free_slots++] = q->slot;
@@ -193,6 +196,8 @@ int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
     q->n_computed = reuse.n_cached;
     if (!q->admitted)
         q->n_cached = reuse.n_cached;
+    /* A slot without a token in this step would hold shared blocks and a pending copy for
+     * nothing: then it is as if it had never been opened. */
     const int n = gs_sched_core_extend(s, q, n_max);
     if (n < 0) {
         to_waiting(s, q);
@@ -219,6 +224,7 @@ void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q) {
 void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int err) {
     GS_ASSERT(q->state == GS_SCHED_RUNNING || q->state == GS_SCHED_WAITING);
     if (q->state == GS_SCHED_RUNNING) {
+        /* A step in flight keeps its items: the caller's copy of the plan points at them. */
         if (!s->in_flight)
             remove_item(s, q);
         gs_kv_seq_close(s->kv, q->slot);
