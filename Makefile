@@ -150,7 +150,7 @@ $(call obj_of,http) $(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/http/*.c tests
 
 ifneq ($(RUST_LIB),)
 $(RUST_LIB): rust/Cargo.toml rust/Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)
-	@cd rust && RUSTC=$(RUSTC) $(CARGO) build --release --locked --target-dir $(abspath $(BUILD_ROOT))/rust
+	+@cd rust && RUSTC=$(RUSTC) $(CARGO) build --release --locked --target-dir $(abspath $(BUILD_ROOT))/rust
 	@touch $@
 endif
 
@@ -199,6 +199,8 @@ BENCH_BIN := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 bench: $(BENCH_BIN) ## build the micro-benchmarks (bench/bench_*.c)
 $(B)/bench/bench_%: $(B)/bench/bench_%.o $(call libs_of,cli) $(RUST_LIB) $(B)/llhttp.a
 	@$(link) $(LDLIBS)
+
+-include bench/bench.mk
 
 # ---- Checks --------------------------------------------------------------------------------------
 lint: ## clang-format, clang-tidy, cppcheck, module boundaries
