@@ -1,0 +1,91 @@
+/*
+ * Activations: layout, and the entry points that quantise rows. The arithmetic of a row is in
+ * ref/ and x86/; every version rounds alike, so that all instruction sets see the same codes.
+ */
+#include <math.h>
+
+#include "base/err.h"
+#include "kernels/kernels_impl.h"
+
+static size_t align64(size_t n) {
+    return (n + 63) & ~(size_t)63;
+}
+
+gs_act_view gs_act_layout(const gs_act *a) {
+    size_t n = (size_t)a->m * (size_t)a->k, n_scales = n / GS_BLOCK_COLS;
+    uint8_t *p = a->data;
+    gs_act_view v;
+    v.q = (int8_t *)p;
+    p += align64(n);
+    v.ad = (float *)(void *)p;
+    p += align64(4 * n_scales);
+    v.asum = (float *)(void *)p;
+    p += align64(4 * n_scales);
+    v.n8 = (int32_t *)(void *)p;
+    p += align64(4 * n_scales);
+    v.n16 = (int32_t *)(void *)p;
+    p += align64(8 * n_scales);
+    v.x = (float *)(void *)p;
+    return v;
+}
+
+size_t gs_act_bytes(int32_t m_max, int32_t k) {
+    size_t n = (size_t)m_max * (size_t)k, n_scales = n / GS_BLOCK_COLS;
+    return align64(n) + 3 * align64(4 * n_scales) + align64(8 * n_scales) + align64(4 * n);
+}
+
+int gs_act_need(gs_qtype weight_type) {
+    const gs_fmt *f = gs_fmt_get(weight_type);
+    return f && f->scale == GS_SCALE_FLOAT ? GS_ACT_FLOAT : GS_ACT_INT;
+}
+
+gs_act_row gs_act_row_at(const gs_act *a, int32_t row) {
+    int32_t n_tiles = gs_n_tiles(a->m), t = gs_tile_of(a->m, n_tiles, row);
+    int32_t m0 = gs_tile_begin(a->m, n_tiles, t), in_tile = row - m0;
+    int32_t n_blocks = a->k / GS_BLOCK_COLS;
+    gs_act_row r = {gs_act_layout(a), gs_tile_begin(a->m, n_tiles, t + 1) - m0};
+    int64_t at = (int64_t)m0 * n_blocks + in_tile;
+    r.v.q += (int64_t)m0 * a->k + 32 * in_tile;
+    r.v.ad += at;
+    r.v.asum += at;
+    r.v.n8 += at;
+    r.v.n16 += 2 * at;
+    r.v.x += (int64_t)m0 * a->k + in_tile;
+    return r;
+}
+
+static void put_row(const gs_act *a, int32_t i, const float *x, float scale, const float *weight,
+                    int flags) {
+    gs_act_row row = gs_act_row_at(a, i);
+    if (flags & GS_ACT_INT)
+        gs_kernels->quant_row(&row, x, scale, weight, a->k);
+    if (flags & GS_ACT_FLOAT) {
+        for (int32_t c = 0; c < a->k; c++) {
+            float v = weight ? x[c] * scale * weight[c] : x[c] * scale;
+            row.v.x[(int64_t)c * row.mr] = isfinite(v) ? v : 0.0f;
+        }
+    }
+}
+
+void gs_act_quant(gs_act *a, const float *x, int64_t ldx, int32_t r0, int32_t r1, int flags) {
+    GS_ASSERT(r0 >= 0 && r1 <= a->m && a->k % GS_BLOCK_COLS == 0);
+    for (int32_t i = r0; i < r1; i++)
+        put_row(a, i, x + i * ldx, 1.0f, NULL, flags);
+}
+
+static float rms_scale(const float *x, int32_t k, float eps) {
+    return 1.0f / sqrtf(gs_kernels->sum_squares(x, k) / (float)k + eps);
+}
+
+void gs_rmsnorm_quant(gs_act *a, const float *x, int64_t ldx, const float *weight, float eps,
+                      int32_t r0, int32_t r1, int flags) {
+    GS_ASSERT(r0 >= 0 && r1 <= a->m && a->k % GS_BLOCK_COLS == 0);
+    for (int32_t i = r0; i < r1; i++) {
+        const float *xi = x + i * ldx;
+        put_row(a, i, xi, rms_scale(xi, a->k, eps), weight, flags);
+    }
+}
+
+void gs_rmsnorm(float *y, const float *x, const float *weight, int32_t k, float eps) {
+    gs_kernels->scale_mul(y, x, rms_scale(x, k, eps), weight, k);
+}

@@ -1,0 +1,18 @@
+/* Element-wise entry points: they only go through the dispatch table. */
+#include "kernels/kernels_impl.h"
+
+void gs_silu_mul(float *out, const float *gate, const float *up, int32_t n) {
+    gs_kernels->silu_mul(out, gate, up, n);
+}
+
+void gs_gelu_mul(float *out, const float *gate, const float *up, int32_t n) {
+    gs_kernels->gelu_mul(out, gate, up, n);
+}
+
+void gs_rope(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox) {
+    gs_kernels->rope(x, cos_tab, sin_tab, n_rot, neox);
+}
+
+void gs_logsumexp(const float *x, int32_t n, float *max, float *lse) {
+    gs_kernels->logsumexp(x, n, max, lse);
+}

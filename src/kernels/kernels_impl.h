@@ -1,0 +1,227 @@
+/*
+ * Private to kernels: the packed layout, the activation layout, the tile interface between the
+ * GEMM driver and the instruction-set files, and the dispatch table.
+ *
+ * Packed panel (16 rows), integer types:
+ *
+ *     codes   [k / 32 blocks][block_bytes]
+ *     scales  [k / 32 / super blocks][scale_bytes]
+ *     padding to 64 bytes
+ *
+ * A code of a block is split into planes. A 64-byte vector j of a block is "16 rows x 4 columns":
+ * byte 4 r + i belongs to row r, column 4 j + i, j = 0..7.
+ *
+ *     8-bit plane  512 B: the eight vectors one after the other
+ *     4-bit plane  256 B: vector v holds vector j = v in the low nibbles, j = v + 4 in the high
+ * ones 2-bit plane  128 B: vector v holds j = 4 v + s in bits 2 s and 2 s + 1 1-bit plane   64 B:
+ * bit j of each byte belongs to vector j
+ *
+ * Float types: [k][16 rows] elements of the source type.
+ */
+#ifndef GS_KERNELS_KERNELS_IMPL_H
+#define GS_KERNELS_KERNELS_IMPL_H
+
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+/*
+ * Activations that share one int8 scale: 32, or 256 as the cheaper alternative (a multiple of 32;
+ * the last group of a row may be shorter). Scales are stored per 32 either way.
+ */
+#ifndef GS_ACT_GROUP
+#define GS_ACT_GROUP 32
+#endif
+
+#define GS_TILE_MAX 8 /* tokens of one tile at most */
+#define GS_TILE_MID 6 /* the same when there is more than one tile */
+
+/* ---- Formats -----------------------------------------------------------------------------------
+ */
+
+typedef enum gs_scale_kind {
+    GS_SCALE_FLOAT,   /* none: a float type */
+    GS_SCALE_F16,     /* d f16[16]                       w = d * v              per 32 */
+    GS_SCALE_F16_MIN, /* d f16[16], m f16[16]            w = d * v + m          per 32 */
+    GS_SCALE_E8M0,    /* e u8[16]                        w = 2^(e - 128) * v    per 32 */
+    GS_SCALE_K_MIN,   /* d, dmin f16[16], sc u8[8][16], mn u8[8][16]:
+                         w = d sc v - dmin mn                                   per 256 */
+    GS_SCALE_K16,     /* d f16[16], sc i8[16][16]        w = d sc v             per 256 */
+    GS_SCALE_K16_MIN  /* d, dmin f16[16], u8[16][16] (sc | mn << 4)             per 256 */
+} gs_scale_kind;
+
+typedef struct gs_fmt {
+    gs_qtype type;
+    gs_scale_kind scale;
+    uint8_t base_bits;     /* 2, 4 or 8; float types: bits of an element */
+    uint8_t extra_bits;    /* 0, 1 or 2 more significant bits in a plane of their own */
+    int16_t offset;        /* v = code - offset */
+    const int8_t *book;    /* v = book[code] instead */
+    uint16_t block_bytes;  /* codes of 32 columns x 16 rows */
+    uint16_t super_blocks; /* blocks of 32 columns per scale record */
+    uint16_t scale_bytes;  /* of a scale record, 16 rows */
+} gs_fmt;
+
+/* NULL when the type can't be packed. */
+const gs_fmt *gs_fmt_get(gs_qtype type);
+
+extern const int8_t gs_book_iq4nl[16];
+extern const int8_t gs_book_mxfp4[16];
+
+static inline size_t gs_mat_scale_offset(const gs_mat *m, const gs_fmt *f) {
+    return (size_t)(m->k / GS_BLOCK_COLS) * f->block_bytes;
+}
+
+/*
+ * Row r (0..15) of block b of a packed panel: weight of column i = d[i / 16] * v[i] + mn[i / 16].
+ * The scalar GEMM and gs_mat_row are built on this one decoder.
+ */
+void gs_panel_block(const gs_mat *m, const gs_fmt *f, const uint8_t *panel, int32_t b, int32_t r,
+                    int16_t v[32], float d[2], float mn[2]);
+
+/* ---- Scalar number formats ---------------------------------------------------------------------
+ */
+
+static inline float gs_f32_from_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline uint32_t gs_f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+static inline float gs_f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = h & 0x7fffu;
+    if (mag >= 0x7c00u) /* inf, NaN */
+        return gs_f32_from_bits(sign | 0x7f800000u | (mag & 0x3ffu) << 13);
+    if (mag >= 0x400u)
+        return gs_f32_from_bits(sign | ((mag << 13) + 0x38000000u));
+    float f = (float)mag * 0x1p-24f; /* subnormal: exact */
+    return sign ? -f : f;
+}
+
+static inline float gs_bf16_to_f32(uint16_t h) {
+    return gs_f32_from_bits((uint32_t)h << 16);
+}
+
+/* The block scale of MXFP4 halved, because its code book is doubled to be integer. */
+static inline float gs_e8m0_half(uint8_t e) {
+    return gs_f32_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
+/* ---- Activations -------------------------------------------------------------------------------
+ */
+
+/*
+ * Tokens are grouped in tiles of nearly equal size: one tile up to 8 tokens, else tiles of at most
+ * 6. Inside a tile that starts at token m0 and has mr tokens each array is [block][mr]..., at
+ * m0 * (elements of a row), so rows can be written by any thread once a->m is set.
+ *
+ *     q     int8  [block][mr][32]
+ *     ad    float [block][mr]      scale
+ *     asum  float [block][mr]      scale * sum of codes: what a minimum multiplies
+ *     n8    int32 [block][mr]      -8 * sum: initial accumulator of 4-bit codes with offset 8
+ *     n16   int32 [block][mr][2]   -32 * sum of 16: the same for 6-bit codes in sub-blocks
+ *     x     float [k][mr]          for float weights
+ */
+typedef struct gs_act_view {
+    int8_t *q;
+    float *ad, *asum;
+    int32_t *n8, *n16;
+    float *x;
+} gs_act_view;
+
+gs_act_view gs_act_layout(const gs_act *a);
+
+static inline int32_t gs_n_tiles(int32_t m) {
+    return m <= GS_TILE_MAX ? 1 : (m + GS_TILE_MID - 1) / GS_TILE_MID;
+}
+/* First token of tile t; the first m % n tiles have one token more. t == n gives m. */
+static inline int32_t gs_tile_begin(int32_t m, int32_t n_tiles, int32_t t) {
+    int32_t base = m / n_tiles, more = m % n_tiles;
+    return t * base + (t < more ? t : more);
+}
+static inline int32_t gs_tile_of(int32_t m, int32_t n_tiles, int32_t row) {
+    int32_t base = m / n_tiles, more = m % n_tiles;
+    int32_t head = more * (base + 1);
+    return row < head ? row / (base + 1) : more + (row - head) / base;
+}
+
+/*
+ * Where the values of one row go. The destinations of block b are b * stride elements further on,
+ * with the strides that mr implies.
+ */
+typedef struct gs_act_row {
+    gs_act_view v; /* already at this row */
+    int32_t mr;
+} gs_act_row;
+
+gs_act_row gs_act_row_at(const gs_act *a, int32_t row);
+
+/* ---- GEMM tiles --------------------------------------------------------------------------------
+ */
+
+/* One call: 1 or 2 panels x the tokens of one tile, over all of k. */
+typedef struct gs_tile {
+    const gs_mat *w;
+    const uint8_t *panel; /* the second panel follows at + panel_bytes */
+    const uint8_t *next;  /* panels to prefetch, as many as this call works on; NULL: none */
+    size_t panel_bytes;
+    size_t scale_offset;
+    int32_t n_panels; /* 1 or 2 */
+    gs_act_view act;  /* at the tile */
+    int32_t mr;       /* tokens */
+    int32_t n_blocks;
+    int32_t tile, n_tiles; /* tile t prefetches the blocks b = t mod n_tiles */
+    float *y;              /* [mr] rows, ldy apart; first column = first row of the panel */
+    int64_t ldy;
+    const float *bias; /* at the first row of the panel, or NULL */
+    int32_t n_valid;   /* rows that exist, from the first row of the panel on */
+    int mode;
+} gs_tile;
+
+typedef void (*gs_tile_fn)(const gs_tile *t);
+
+/* fn[0][mr]: one panel; fn[1][mr]: two panels, NULL where one panel at a time is as good. */
+typedef struct gs_tile_set {
+    gs_tile_fn fn[2][GS_TILE_MAX + 1];
+} gs_tile_set;
+
+/* ---- Dispatch ----------------------------------------------------------------------------------
+ */
+
+typedef struct gs_kernel_table {
+    /* Tiles of a type; NULL: the instruction set has none, use the scalar ones. */
+    const gs_tile_set *(*tiles)(gs_qtype type);
+    /* Quantises the finite part of x[k] into one row; scale multiplies x, weight (may be NULL)
+     * multiplies it element by element. */
+    void (*quant_row)(const gs_act_row *row, const float *x, float scale, const float *weight,
+                      int32_t k);
+    float (*sum_squares)(const float *x, int32_t k);
+    void (*scale_mul)(float *y, const float *x, float scale, const float *weight, int32_t k);
+    void (*silu_mul)(float *out, const float *gate, const float *up, int32_t n);
+    void (*gelu_mul)(float *out, const float *gate, const float *up, int32_t n);
+    void (*rope)(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
+    void (*logsumexp)(const float *x, int32_t n, float *max, float *lse);
+} gs_kernel_table;
+
+extern const gs_kernel_table *gs_kernels; /* never NULL; scalar before gs_kernels_init */
+
+extern const gs_kernel_table gs_kernels_scalar;
+#if defined(__x86_64__)
+extern const gs_kernel_table gs_kernels_avx2;
+extern const gs_kernel_table gs_kernels_avxvnni;
+extern const gs_kernel_table gs_kernels_avx512;
+extern const gs_kernel_table gs_kernels_avx512vnni;
+#elif defined(__aarch64__)
+extern const gs_kernel_table gs_kernels_neon;
+extern const gs_kernel_table gs_kernels_i8mm;
+#endif
+
+const gs_tile_set *gs_tiles_scalar(gs_qtype type);
+
+#endif

@@ -1,0 +1,124 @@
+/*
+ * Tiles for F32, F16 and BF16 weights: one broadcast activation times one vector of rows per
+ * column. Included by gemm_float_<isa>.c after v256.h or v512.h. Float weights are small matrices
+ * or whole small models; the arithmetic limit is the FMA peak.
+ */
+#ifndef GS_KERNELS_GEMM_FLOAT_H
+#define GS_KERNELS_GEMM_FLOAT_H
+
+#include "kernels/x86/gemm_tile.h"
+#include "kernels/x86/tables.h"
+
+INLINE vflt float_load(const gs_qtype f, const uint8_t *p) {
+    if (f == GS_QTYPE_F16)
+        return vf_f16(p);
+    if (f == GS_QTYPE_BF16)
+        return vf_cast(vi_sll32(vi_u16(p), 16));
+    return vf_load((const float *)(const void *)p);
+}
+
+/* NV row vectors from vector v0 on. Columns c and c + 1 go to separate sums (latency). */
+INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const int MR,
+                       const int v0) {
+    const size_t elem = f == GS_QTYPE_F32 ? 4 : 2, column = elem * GS_PANEL_ROWS;
+    const uint8_t *w[2];
+    vflt F[2][2 * GS_TILE_MAX];
+    const int n_sums = NV * MR <= 4 ? 2 : 1;
+    UNROLL for (int p = 0; p < NV; p++) {
+        w[p] = t->panel + (size_t)((v0 + p) / VPP) * t->panel_bytes +
+               elem * V_ROWS * (size_t)((v0 + p) % VPP);
+    }
+    UNROLL for (int i = 0; i < NV * MR; i++) F[0][i] = F[1][i] = vf_zero();
+    const float *x = t->act.x;
+    const size_t n_columns = (size_t)t->n_blocks * GS_BLOCK_COLS;
+    const uint8_t *next = t->next ? t->next + (size_t)(t->tile + v0) * 64 : NULL;
+    const uint8_t *next_end = t->next ? t->next + t->panel_bytes * (size_t)t->n_panels : NULL;
+    const size_t next_step = 64 * (size_t)t->n_tiles;
+    for (size_t c = 0; c < n_columns; c += 2) {
+        if (next < next_end) {
+            _mm_prefetch((const char *)next, _MM_HINT_T0);
+            next += next_step;
+        }
+        UNROLL for (int o = 0; o < 2; o++) {
+            vflt wv[2];
+            UNROLL for (int p = 0; p < NV; p++) wv[p] =
+                float_load(f, w[p] + (c + (size_t)o) * column);
+            UNROLL for (int m = 0; m < MR; m++) {
+                vflt a = vf_bcast(x + o * MR + m);
+                UNROLL for (int p = 0; p < NV; p++) {
+                    vflt *sum = &F[n_sums == 2 ? o : 0][m * NV + p];
+                    *sum = vf_fma(wv[p], a, *sum);
+                }
+            }
+        }
+        x += 2 * MR;
+    }
+    float v[2 * GS_TILE_MAX * V_ROWS];
+    UNROLL for (int i = 0; i < NV * MR; i++) vf_store(v + V_ROWS * i, vf_add(F[0][i], F[1][i]));
+    store_tile(t, V_ROWS * v0, V_ROWS * NV, v);
+}
+
+#if VPP == 1
+#define FLOAT_1(F, MR)                                                                             \
+    static void float_##F##_1_##MR(const gs_tile *t) {                                             \
+        tile_float(t, GS_QTYPE_##F, 1, MR, 0);                                                     \
+    }
+#define FLOAT_2(F, MR)                                                                             \
+    static void float_##F##_2_##MR(const gs_tile *t) {                                             \
+        tile_float(t, GS_QTYPE_##F, 2, MR, 0);                                                     \
+    }
+#else
+#define FLOAT_1(F, MR)                                                                             \
+    static void float_##F##_1_##MR(const gs_tile *t) {                                             \
+        if (MR <= 6) {                                                                             \
+            tile_float(t, GS_QTYPE_##F, 2, MR, 0);                                                 \
+        } else {                                                                                   \
+            tile_float(t, GS_QTYPE_##F, 1, MR, 0);                                                 \
+            tile_float(t, GS_QTYPE_##F, 1, MR, 1);                                                 \
+        }                                                                                          \
+    }
+#define FLOAT_2(F, MR)
+#endif
+
+#define FLOAT_TILES(F)                                                                             \
+    FLOAT_1(F, 1)                                                                                  \
+    FLOAT_1(F, 2)                                                                                  \
+    FLOAT_1(F, 3)                                                                                  \
+    FLOAT_1(F, 4)                                                                                  \
+    FLOAT_1(F, 5)                                                                                  \
+    FLOAT_1(F, 6)                                                                                  \
+    FLOAT_1(F, 7)                                                                                  \
+    FLOAT_1(F, 8)                                                                                  \
+    FLOAT_2(F, 1)                                                                                  \
+    FLOAT_2(F, 2)                                                                                  \
+    FLOAT_2(F, 3)                                                                                  \
+    FLOAT_2(F, 4)                                                                                  \
+    FLOAT_2(F, 5)                                                                                  \
+    FLOAT_2(F, 6)                                                                                  \
+    FLOAT_2(F, 7)                                                                                  \
+    FLOAT_2(F, 8)                                                                                  \
+    static const gs_tile_set floats_##F = {                                                        \
+        {{NULL, float_##F##_1_1, float_##F##_1_2, float_##F##_1_3, float_##F##_1_4,                \
+          float_##F##_1_5, float_##F##_1_6, float_##F##_1_7, float_##F##_1_8},                     \
+         FLOAT_PAIRS(F)}};
+
+#if VPP == 1
+#define FLOAT_PAIRS(F)                                                                             \
+    {                                                                                              \
+        NULL, float_##F##_2_1, float_##F##_2_2, float_##F##_2_3, float_##F##_2_4, float_##F##_2_5, \
+            float_##F##_2_6, float_##F##_2_7, float_##F##_2_8                                      \
+    }
+#else
+#define FLOAT_PAIRS(F)                                                                             \
+    { NULL }
+#endif
+
+FLOAT_TILES(F32)
+FLOAT_TILES(F16)
+FLOAT_TILES(BF16)
+
+const gs_tile_set *TILES_FN(gs_qtype type) {
+    return type == GS_QTYPE_F32 ? &floats_F32 : type == GS_QTYPE_F16 ? &floats_F16 : &floats_BF16;
+}
+
+#endif

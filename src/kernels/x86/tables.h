@@ -1,0 +1,55 @@
+/*
+ * What the x86 files share across instruction sets: the tile look-ups of each family, and the
+ * AVX2 element-wise kernels, which every wider set uses too.
+ */
+#ifndef GS_KERNELS_X86_TABLES_H
+#define GS_KERNELS_X86_TABLES_H
+
+#include "kernels/kernels_impl.h"
+
+const gs_tile_set *gs_tiles_q4_avx2(gs_qtype type);
+const gs_tile_set *gs_tiles_q56_avx2(gs_qtype type);
+const gs_tile_set *gs_tiles_q238_avx2(gs_qtype type);
+const gs_tile_set *gs_tiles_q4_avxvnni(gs_qtype type);
+const gs_tile_set *gs_tiles_q56_avxvnni(gs_qtype type);
+const gs_tile_set *gs_tiles_q238_avxvnni(gs_qtype type);
+const gs_tile_set *gs_tiles_q4_avx512(gs_qtype type);
+const gs_tile_set *gs_tiles_q56_avx512(gs_qtype type);
+const gs_tile_set *gs_tiles_q238_avx512(gs_qtype type);
+const gs_tile_set *gs_tiles_q4_avx512vnni(gs_qtype type);
+const gs_tile_set *gs_tiles_q56_avx512vnni(gs_qtype type);
+const gs_tile_set *gs_tiles_q238_avx512vnni(gs_qtype type);
+const gs_tile_set *gs_tiles_float_avx2(gs_qtype type);
+const gs_tile_set *gs_tiles_float_avx512(gs_qtype type);
+
+void gs_quant_row_avx2(const gs_act_row *row, const float *x, float scale, const float *weight,
+                       int32_t k);
+float gs_sum_squares_avx2(const float *x, int32_t k);
+void gs_scale_mul_avx2(float *y, const float *x, float scale, const float *weight, int32_t k);
+void gs_silu_mul_avx2(float *out, const float *gate, const float *up, int32_t n);
+void gs_gelu_mul_avx2(float *out, const float *gate, const float *up, int32_t n);
+void gs_rope_avx2(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
+void gs_logsumexp_avx2(const float *x, int32_t n, float *max, float *lse);
+
+/* A dispatch table and its tile look-up from the three integer families and a float one. */
+#define GS_X86_TABLE(isa, float_isa)                                                               \
+    static const gs_tile_set *tiles_##isa(gs_qtype type) {                                         \
+        if (gs_fmt_get(type)->scale == GS_SCALE_FLOAT)                                             \
+            return gs_tiles_float_##float_isa(type);                                               \
+        const gs_tile_set *set = gs_tiles_q4_##isa(type);                                          \
+        if (!set)                                                                                  \
+            set = gs_tiles_q56_##isa(type);                                                        \
+        return set ? set : gs_tiles_q238_##isa(type);                                              \
+    }                                                                                              \
+    const gs_kernel_table gs_kernels_##isa = {                                                     \
+        .tiles = tiles_##isa,                                                                      \
+        .quant_row = gs_quant_row_avx2,                                                            \
+        .sum_squares = gs_sum_squares_avx2,                                                        \
+        .scale_mul = gs_scale_mul_avx2,                                                            \
+        .silu_mul = gs_silu_mul_avx2,                                                              \
+        .gelu_mul = gs_gelu_mul_avx2,                                                              \
+        .rope = gs_rope_avx2,                                                                      \
+        .logsumexp = gs_logsumexp_avx2,                                                            \
+    };
+
+#endif
