@@ -38,7 +38,7 @@ static int byte_of(uint32_t cp) {
     return cp == 256 + 67 ? 173 : -1;
 }
 
-int gs_bpe_piece(gs_str s, char *out, size_t *n) {
+bool gs_bpe_piece(gs_str s, char *out, size_t *n) {
     size_t len = 0;
     for (size_t i = 0; i < s.len;) {
         uint32_t cp;
@@ -47,13 +47,13 @@ int gs_bpe_piece(gs_str s, char *out, size_t *n) {
         if (b < 0) {
             memcpy(out, s.data, s.len); /* whatever it is, it stands for itself */
             *n = s.len;
-            return 0;
+            return false;
         }
         out[len++] = (char)b;
         i += used;
     }
     *n = len;
-    return 1;
+    return true;
 }
 
 static uint32_t pair_slot(const gs_tokenizer *t, int32_t left, int32_t right) {

@@ -25,11 +25,6 @@ void gs_spm_prepare(gs_tokenizer *t) {
         char ch = (char)c;
         t->ascii_id[c] = gs_vmap_find(&t->by_piece, &ch, 1);
     }
-    if (t->by_score)
-        return; /* the rest is for raw BPE, whose files have byte tokens marked as such */
-    for (int b = 0; b < 256; b++)
-        if (t->byte_id[b] < 0 && b < 128)
-            t->byte_id[b] = t->ascii_id[b];
 }
 
 static int words(gs_tok_run *r, const char *s, size_t n) {

@@ -193,7 +193,7 @@ int gs_pretok_split(gs_tok_run *r, const char *text, size_t n, unsigned pass);
 
 /* bpe.c */
 int gs_bpe_load(gs_tokenizer *t, const gs_gguf *g, char *err, size_t errlen);
-int gs_bpe_piece(gs_str spelling, char *out, size_t *n); /* false: no byte-level spelling */
+bool gs_bpe_piece(gs_str spelling, char *out, size_t *n); /* false: no byte-level spelling */
 const gs_pair *gs_bpe_pair(const gs_tokenizer *t, int32_t left, int32_t right);
 
 /* merge.c: appends the ids of one word, through the cache where there is one */
