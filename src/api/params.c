@@ -62,6 +62,8 @@ json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e) {
         char *near = strstr(je.text, " near '");
         if (near)
             *near = '\0';
+        if (json_error_code(&je) == json_error_null_character)
+            snprintf(je.text, sizeof(je.text), "\\u0000 is not accepted in strings");
         gs_api_fail(e, GS_ERR_INVALID, "body",
                     "The body is not valid JSON: %s (line %d, column %d).", je.text, je.line,
                     je.column);

@@ -348,6 +348,32 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect
 /* ---- Events
  * ------------------------------------------------------------------------------------------ */
 
+static void send_delta(gs_req *r, gs_choice *c) {
+    if (r->state != GS_REQ_RUNNING || !r->p.stream || !r->rq ||
+        (c->text.len == 0 && c->n_logprobs == 0))
+        return;
+    r->dialect->stream_delta(r, c);
+    r->last_write_ns = gs_now_ns();
+    gs_buf_clear(&c->text);
+    c->n_logprobs = 0;
+}
+
+static void show_finished(gs_req *r, gs_choice *c) {
+    if (r->state == GS_REQ_RUNNING && r->p.stream && r->rq)
+        r->dialect->stream_finish(r, c);
+}
+
+static void choice_finished(gs_req *r, gs_choice *c, const char *reason) {
+    if (c->finished)
+        return;
+    c->finished = true;
+    c->finish_reason = reason;
+    r->n_finished++;
+    show_finished(r, c);
+    if (r->n_finished == r->n_choices && r->state == GS_REQ_RUNNING)
+        finish_answer(r);
+}
+
 static void decided(gs_req *r) {
     if (++r->n_decided < r->n_choices || r->state != GS_REQ_SUBMITTED)
         return;
@@ -360,6 +386,14 @@ static void decided(gs_req *r) {
         begin_headers(r, r->dialect->stream_type);
         r->dialect->stream_start(r);
     }
+    /* The engine may have begun, and even ended, some choices before it decided on the last. */
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        send_delta(r, &r->choices[i]);
+        if (r->choices[i].finished)
+            show_finished(r, &r->choices[i]);
+    }
+    if (r->n_finished == r->n_choices)
+        finish_answer(r);
 }
 
 static void rejected(gs_req *r, const gs_admission *adm) {
@@ -396,29 +430,8 @@ static void keep_logprob(gs_choice *c, const gs_sample *s) {
     memcpy(l->top, s->top, sizeof(l->top));
 }
 
-static void send_delta(gs_req *r, gs_choice *c) {
-    if (!r->p.stream || !r->rq || (c->text.len == 0 && c->n_logprobs == 0))
-        return;
-    r->dialect->stream_delta(r, c);
-    r->last_write_ns = gs_now_ns();
-    gs_buf_clear(&c->text);
-    c->n_logprobs = 0;
-}
-
-static void choice_finished(gs_req *r, gs_choice *c, const char *reason) {
-    if (c->finished)
-        return;
-    c->finished = true;
-    c->finish_reason = reason;
-    r->n_finished++;
-    if (r->p.stream && r->rq && r->state == GS_REQ_RUNNING)
-        r->dialect->stream_finish(r, c);
-    if (r->n_finished == r->n_choices && r->state == GS_REQ_RUNNING)
-        finish_answer(r);
-}
-
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
-    if (r->state != GS_REQ_RUNNING || c->finished)
+    if (r->state == GS_REQ_DONE || c->finished)
         return;
     if (c->n_output++ == 0 && c->index % r->p.n == 0)
         r->n_cached += ev->u.token.n_cached;
@@ -447,7 +460,7 @@ static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     r->n_out--;
     if (r->state == GS_REQ_SUBMITTED && !c->admitted)
         decided(r);
-    if (r->state != GS_REQ_RUNNING || c->finished)
+    if (r->state == GS_REQ_DONE || c->finished)
         return;
     if (end->reason == GS_END_ERROR) {
         gs_api_error e;
