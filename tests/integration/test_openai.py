@@ -143,6 +143,21 @@ class OpenAiClient(harness.SharedServer):
         self.assertEqual(r.usage.completion_tokens, 40)
         self.assertEqual(r.usage.prompt_tokens, len(prompt))
 
+    def test_many_choices_that_end_at_once(self):
+        # Some end before the engine has heard of the last.
+        for n in (1, 2):
+            for stream in (False, True):
+                for _ in range(15):
+                    body = {"prompt": ["p%d" % i for i in range(20)], "max_tokens": n, "n": 3,
+                            "temperature": 0}
+                    if stream:
+                        texts = self.server.collect("/v1/completions", body).texts
+                    else:
+                        r = self.server.ok("/v1/completions", body)
+                        texts = {c["index"]: c["text"] for c in r["choices"]}
+                        self.assertEqual(r["usage"]["completion_tokens"], 60 * n)
+                    self.assertEqual(texts, {i: FAKE.text("p%d" % (i // 3), n) for i in range(60)})
+
     def test_seeds(self):
         prompt = chat_ids([{"role": "user", "content": "seed"}])
         first = self.chat("seed", 16, temperature=1, seed=7).choices[0].message.content
