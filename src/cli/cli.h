@@ -22,6 +22,7 @@ int gs_cmd_serve(int argc, char **argv);
 int gs_cmd_run(int argc, char **argv);
 int gs_cmd_models(int argc, char **argv);
 int gs_cmd_perplexity(int argc, char **argv);
+int gs_cmd_bench(int argc, char **argv);
 int gs_cmd_config(int argc, char **argv);
 
 /*
