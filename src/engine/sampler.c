@@ -11,13 +11,15 @@
 /* How far back DRY looks, and the longest repetition it measures: the cost is bounded by both. */
 #define DRY_WINDOW  1024
 #define DRY_MAX_LEN 50
-/* Candidates below exp(-16) of the best one are looked at only when the rest lacks mass. */
-#define NEAR_LOGITS 16.0f
+/* A row is drawn from in blocks of this many tokens. */
+#define DRAW_BLOCK 1024
+/* Below this 1/T could overflow; all mass is on the best token long before. */
+#define MIN_TEMPERATURE 1e-5f
 
 /* Scratch: a bitmap over the vocabulary, candidates [n_vocab], a copy of the row [n_vocab]. */
 typedef struct scratch {
     uint64_t *seen;
-    gs_token_prob *cand; /* .logprob holds logits, later probabilities */
+    gs_token_prob *cand; /* .logprob holds logits */
     float *raw;          /* the row before penalties */
 } scratch;
 
@@ -202,133 +204,150 @@ static int32_t select_top(const float *logits, int32_t n, int32_t k, gs_token_pr
     return k;
 }
 
-/* All candidates within `near` of the best logit, best first. */
-static int32_t select_near(const float *logits, int32_t n, float best, float near,
-                           gs_token_prob *out) {
+/* All logits of at least `from`, in order of id. */
+static int32_t select_from(const float *logits, int32_t n, float from, gs_token_prob *out) {
     int32_t m = 0;
     for (int32_t i = 0; i < n; i++) {
-        if (logits[i] >= best - near)
-            out[m++] = (gs_token_prob){i, logits[i]};
+        out[m] = (gs_token_prob){i, logits[i]}; /* without a branch: most are not kept */
+        m += logits[i] >= from;
     }
-    qsort(out, (size_t)m, sizeof(*out), by_logit);
     return m;
 }
 
-/* Turns sorted candidates' logits into probabilities that sum to 1 over the candidates, or to
- * their share when total (the sum of exp(x - best) over everything) is given. */
-static void to_probs(gs_token_prob *c, int32_t n, float best, double total) {
-    double sum = total;
-    if (sum <= 0) {
-        sum = 0;
-        for (int32_t i = 0; i < n; i++)
-            sum += (double)expf(c[i].logprob - best);
-    }
-    for (int32_t i = 0; i < n; i++)
-        c[i].logprob = (float)((double)expf(c[i].logprob - best) / sum);
+/* The two numbers every candidate is weighed with: exp(logit - best), and how near it is to the
+ * logit that a method likes most. */
+static double weight(const gs_token_prob *c, float best) {
+    return (double)expf(c->logprob - best);
 }
 
-typedef struct typical_key {
-    float distance, prob;
-    int32_t id;
-} typical_key;
-
-/* Locally typical sampling (Meister et al. 2023): keeps the tokens whose surprisal is nearest to
- * the entropy until their mass reaches p. c holds probabilities, best first; order is kept. */
-static int32_t keep_typical(gs_token_prob *c, int32_t n, float p) {
-    double entropy = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (c[i].logprob > 0)
-            entropy -= (double)c[i].logprob * log((double)c[i].logprob);
-    }
-    /* Find the cut-off distance by bisection over mass: no second array is needed. */
-    double lo = 0, hi = 200;
-    for (int it = 0; it < 60; it++) {
-        double mid = (lo + hi) / 2, mass = 0;
-        for (int32_t i = 0; i < n; i++) {
-            if (c[i].logprob > 0 && fabs(-log((double)c[i].logprob) - entropy) <= mid)
-                mass += (double)c[i].logprob;
-        }
-        if (mass >= (double)p)
-            hi = mid;
-        else
-            lo = mid;
-    }
-    int32_t m = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (c[i].logprob > 0 && fabs(-log((double)c[i].logprob) - entropy) <= hi)
-            c[m++] = c[i];
-    }
-    return m > 0 ? m : 1;
-}
-
-static int32_t keep_top_p(const gs_token_prob *c, int32_t n, float p, bool *complete) {
-    double mass = 0, total = 0;
-    for (int32_t i = 0; i < n; i++)
-        total += (double)c[i].logprob;
-    for (int32_t i = 0; i < n; i++) {
-        mass += (double)c[i].logprob;
-        if (mass >= (double)p) {
-            *complete = true;
-            return i + 1;
-        }
-    }
-    *complete = total >= 0.999999;
-    return n;
-}
-
-static void renormalise(gs_token_prob *c, int32_t n) {
+static double mass_of(const gs_token_prob *c, int32_t n, float best) {
     double sum = 0;
     for (int32_t i = 0; i < n; i++)
-        sum += (double)c[i].logprob;
-    for (int32_t i = 0; i < n; i++)
-        c[i].logprob = (float)((double)c[i].logprob / sum);
+        sum += weight(&c[i], best);
+    return sum;
 }
 
+/* Strict total order: nearer to centre first, then the lower id. */
+static bool nearer(const gs_token_prob *a, const gs_token_prob *b, double centre) {
+    double da = fabs((double)a->logprob - centre), db = fabs((double)b->logprob - centre);
+    return da < db || (da == db && a->id < b->id);
+}
+
+static void swap(gs_token_prob *a, gs_token_prob *b) {
+    gs_token_prob t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* Puts the middle one of c[0], c[n/2], c[n-1] in its place by nearness; returns that place. */
+static int32_t partition(gs_token_prob *c, int32_t n, double centre) {
+    int32_t mid = n / 2, at = 0;
+    if (nearer(&c[mid], &c[0], centre))
+        swap(&c[mid], &c[0]);
+    if (nearer(&c[n - 1], &c[0], centre))
+        swap(&c[n - 1], &c[0]);
+    if (nearer(&c[mid], &c[n - 1], centre))
+        swap(&c[mid], &c[n - 1]);
+    for (int32_t i = 0; i < n - 1; i++) {
+        if (nearer(&c[i], &c[n - 1], centre))
+            swap(&c[i], &c[at++]);
+    }
+    swap(&c[at], &c[n - 1]);
+    return at;
+}
+
+/*
+ * Keeps the candidates nearest to centre whose mass just reaches `want`: with centre = best that
+ * is the nucleus. Quickselect by mass instead of a sort: expected O(n), and nothing is ever
+ * sorted. The kept ones come first, in no useful order.
+ */
+static int32_t keep_mass(gs_token_prob *c, int32_t n, float best, double centre, double want) {
+    int32_t lo = 0, hi = n;
+    double have = 0;
+    while (hi - lo > 1) {
+        int32_t at = lo + partition(c + lo, hi - lo, centre);
+        double upper = mass_of(c + lo, at - lo, best);
+        if (at > lo && have + upper >= want) {
+            hi = at;
+            continue;
+        }
+        have += upper + weight(&c[at], best);
+        if (have >= want)
+            return at + 1;
+        lo = at + 1;
+    }
+    return hi;
+}
+
+/* Locally typical sampling (Meister et al. 2023): keeps the tokens whose surprisal is nearest to
+ * the entropy until their mass reaches p. Surprisal is log(total) + best - logit, so "nearest to
+ * the entropy" is "nearest to a logit". */
+static int32_t keep_typical(gs_token_prob *c, int32_t n, float best, float p) {
+    double total = mass_of(c, n, best), mean = 0;
+    for (int32_t i = 0; i < n; i++) {
+        double w = weight(&c[i], best);
+        if (w > 0)
+            mean += w / total * ((double)c[i].logprob - (double)best);
+    }
+    /* entropy = log(total) - mean, so the surprisal equals it where logit - best = mean. */
+    return keep_mass(c, n, best, (double)best + mean, (double)p * total);
+}
+
+/* exp(logit - best) summed over the row. */
 static double total_mass(const float *logits, int32_t n, float best) {
     float max, lse;
     gs_logsumexp(logits, n, &max, &lse);
     return exp((double)lse + (double)max - (double)best);
 }
 
-/* Truncated candidates with normalised probabilities, best first. */
+/* The nucleus of a whole row. What is far below the best token is gathered only when the near
+ * ones lack mass, so that a usual row costs one pass and a handful of candidates. */
+static int32_t select_nucleus(const float *logits, int32_t n_vocab, float best, float top_p,
+                              gs_token_prob *c) {
+    static const float near[] = {4, 8, 12, INFINITY};
+    double want = (double)top_p * total_mass(logits, n_vocab, best);
+    for (size_t i = 0;; i++) {
+        int32_t n = select_from(logits, n_vocab, best - near[i], c);
+        if (near[i] == INFINITY || mass_of(c, n, best) >= want)
+            return keep_mass(c, n, best, (double)best, want);
+    }
+}
+
+static float best_of(const gs_token_prob *c, int32_t n) {
+    float best = c[0].logprob;
+    for (int32_t i = 1; i < n; i++)
+        best = c[i].logprob > best ? c[i].logprob : best;
+    return best;
+}
+
+/* The candidates that the four truncations leave, at least one; .logprob holds logits. */
 static int32_t candidates(const gs_sampler *s, const float *logits, int32_t n_vocab, float best,
                           gs_token_prob *c) {
     int32_t n;
-    bool complete = true;
-    if (s->top_k > 0) {
+    float min_gap = s->min_p > 0.0f ? logf(s->min_p) : -INFINITY;
+    bool nucleus = s->top_p < 1.0f;
+    if (s->top_k > 0 && s->top_k < n_vocab) {
         n = select_top(logits, n_vocab, s->top_k, c);
-        to_probs(c, n, best, 0);
+    } else if (s->typical_p < 1.0f) {
+        n = select_from(logits, n_vocab, -INFINITY, c);
+    } else if (nucleus) {
+        n = select_nucleus(logits, n_vocab, best, s->top_p, c);
+        nucleus = false;
     } else {
-        n = select_near(logits, n_vocab, best, NEAR_LOGITS, c);
-        to_probs(c, n, best, total_mass(logits, n_vocab, best));
-        complete = false;
+        n = select_from(logits, n_vocab, best + min_gap, c);
     }
-    int32_t n_all = n;
     if (s->typical_p < 1.0f) {
-        renormalise(c, n);
-        n = keep_typical(c, n, s->typical_p);
-        renormalise(c, n);
-        complete = true;
+        n = keep_typical(c, n, best, s->typical_p);
+        best = best_of(c, n); /* may be another one now */
     }
-    if (s->top_p < 1.0f) {
-        bool enough = true;
-        int32_t kept = keep_top_p(c, n, s->top_p, &enough);
-        if (!complete && !enough && n == n_all) {
-            /* A very flat distribution: the near ones lack mass, so take everything. */
-            n = select_near(logits, n_vocab, best, INFINITY, c);
-            to_probs(c, n, best, 0);
-            kept = keep_top_p(c, n, s->top_p, &enough);
-        }
-        n = kept;
-        renormalise(c, n);
+    if (nucleus)
+        n = keep_mass(c, n, best, (double)best, (double)s->top_p * mass_of(c, n, best));
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (c[i].logprob >= best + min_gap)
+            c[m++] = c[i];
     }
-    if (s->min_p > 0.0f) {
-        int32_t m = 1;
-        while (m < n && c[m].logprob >= s->min_p * c[0].logprob)
-            m++;
-        n = m;
-    }
-    return n;
+    return m;
 }
 
 /* One uniform number per (seed, position): re-running a position draws the same token. */
@@ -338,47 +357,77 @@ static double uniform(const gs_sampler *s, int32_t position) {
     return gs_rng_unit(&r);
 }
 
-static int32_t draw_candidates(const gs_sampler *s, gs_token_prob *c, int32_t n, double u) {
-    /* Temperature on probabilities: p^(1/T), relative to the best one. */
+static int32_t draw_candidates(const gs_token_prob *c, int32_t n, float temperature, double u) {
+    float best = best_of(c, n), inv_t = 1.0f / temperature;
     double sum = 0;
-    float first = c[0].logprob;
     for (int32_t i = 0; i < n; i++)
-        c[i].logprob = powf(c[i].logprob / first, 1.0f / s->temperature);
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)c[i].logprob;
+        sum += (double)expf((c[i].logprob - best) * inv_t);
     double at = u * sum;
+    int32_t last = c[0].id;
     for (int32_t i = 0; i < n; i++) {
-        at -= (double)c[i].logprob;
+        float p = expf((c[i].logprob - best) * inv_t);
+        at -= (double)p;
+        if (p > 0)
+            last = c[i].id;
         if (at < 0)
             return c[i].id;
     }
-    return c[n - 1].id;
+    return last; /* rounding */
 }
 
-static int32_t draw_all(const gs_sampler *s, const float *logits, int32_t n, float best, double u) {
-    double sum = 0;
-    float inv_t = 1.0f / s->temperature;
+/* One block of a row: its share of exp((logit - best) / T). logits are already divided by T. */
+static double block_mass(const float *x, int32_t n, float best) {
+    float max, lse;
+    if (x[argmax(x, n)] == -INFINITY)
+        return 0; /* only forbidden tokens */
+    gs_logsumexp(x, n, &max, &lse);
+    return exp((double)lse + (double)max - (double)best);
+}
+
+/* From the whole row: masses of blocks by the vector kernel first, then inside one block. mass
+ * holds a number per block. */
+static int32_t draw_all(float *logits, int32_t n, float best, float temperature, double u,
+                        double *mass) {
+    float inv_t = 1.0f / temperature;
     for (int32_t i = 0; i < n; i++)
-        sum += (double)expf((logits[i] - best) * inv_t);
+        logits[i] = (logits[i] - best) * inv_t;
+    double sum = 0;
+    int32_t n_blocks = (n + DRAW_BLOCK - 1) / DRAW_BLOCK, b = 0, heaviest = 0;
+    for (int32_t i = 0; i < n_blocks; i++) {
+        int32_t len = n - i * DRAW_BLOCK < DRAW_BLOCK ? n - i * DRAW_BLOCK : DRAW_BLOCK;
+        mass[i] = block_mass(logits + i * DRAW_BLOCK, len, 0);
+        sum += mass[i];
+        if (mass[i] > mass[heaviest])
+            heaviest = i;
+    }
     double at = u * sum;
-    int32_t last = 0;
-    for (int32_t i = 0; i < n; i++) {
-        float p = expf((logits[i] - best) * inv_t);
+    while (b < n_blocks && at >= mass[b])
+        at -= mass[b++];
+    if (b == n_blocks) { /* rounding */
+        b = heaviest;
+        at = 0;
+    }
+    int32_t end = n - b * DRAW_BLOCK < DRAW_BLOCK ? n : (b + 1) * DRAW_BLOCK, last = -1;
+    for (int32_t i = b * DRAW_BLOCK; i < end; i++) {
+        float p = expf(logits[i]);
         at -= (double)p;
         if (p > 0)
             last = i;
         if (at < 0)
             return i;
     }
-    return last;
+    return last >= 0 ? last : argmax(logits, n);
 }
 
+/* Integer arithmetic, so that the compiler makes one vector pass of it. */
 static bool all_finite(const float *x, int32_t n) {
-    /* x * 0 is 0 for finite numbers and NaN otherwise; one vectorised pass. */
-    float acc = 0;
-    for (int32_t i = 0; i < n; i++)
-        acc += x[i] * 0.0f;
-    return acc == 0.0f;
+    uint32_t bad = 0;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof(bits));
+        bad |= (uint32_t)((bits & 0x7F800000u) == 0x7F800000u);
+    }
+    return bad == 0;
 }
 
 void gs_sampler_run(const gs_sampler *s, float *logits, int32_t n_vocab, const int32_t *history,
@@ -410,17 +459,23 @@ void gs_sampler_run(const gs_sampler *s, float *logits, int32_t n_vocab, const i
     }
     apply_penalties(s, logits, n_vocab, history, n_history, n_prompt, &x);
     int32_t best = argmax(logits, n_vocab);
-    if (s->temperature <= 0.0f || !(logits[best] > -INFINITY)) {
+    if (!(logits[best] > -INFINITY)) { /* every token is forbidden */
+        out->err = GS_ERR_INVALID;
+        out->token = 0;
+        return;
+    }
+    if (s->temperature < MIN_TEMPERATURE) {
         out->token = best;
     } else {
         bool truncates = s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f || s->typical_p < 1.0f;
         double u = uniform(s, n_history);
-        float top = logits[best];
         if (truncates) {
-            int32_t n = candidates(s, logits, n_vocab, top, x.cand);
-            out->token = draw_candidates(s, x.cand, n, u);
+            int32_t n = candidates(s, logits, n_vocab, logits[best], x.cand);
+            out->token = draw_candidates(x.cand, n, s->temperature, u);
         } else {
-            out->token = draw_all(s, logits, n_vocab, top, u);
+            /* cand is not needed on this path and aligned for doubles. */
+            out->token = draw_all(logits, n_vocab, logits[best], s->temperature, u,
+                                  (double *)(void *)x.cand);
         }
     }
     if (s->n_logprobs >= 0)

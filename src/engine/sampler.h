@@ -26,7 +26,7 @@ typedef struct gs_logit_bias {
 } gs_logit_bias;
 
 typedef struct gs_sampler {
-    float temperature;      /* 0: greedy */
+    float temperature;      /* 0, or below 1e-5: greedy */
     int32_t top_k;          /* 0: off */
     float top_p;            /* 1: off */
     float min_p;            /* 0: off */
@@ -55,7 +55,7 @@ typedef struct gs_token_prob {
 } gs_token_prob;
 
 typedef struct gs_sample {
-    int err; /* 0, or GS_ERR_BACKEND: non-finite logits */
+    int err; /* 0; GS_ERR_BACKEND: non-finite logits; GS_ERR_INVALID: every token is forbidden */
     int32_t token;
     float logprob; /* of token; with n_logprobs >= 0 */
     int32_t n_top;
