@@ -62,7 +62,7 @@ def wait_until(what, condition, timeout_s=20):
             return value
         if time.monotonic() > end:
             raise AssertionError(f"waited {timeout_s * SLOWNESS} s for: {what}")
-        time.sleep(0.01)
+        time.sleep(0.005)
 
 
 def clean_env(extra=None):
