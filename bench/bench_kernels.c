@@ -2,15 +2,17 @@
  * Microbenchmark of the packed GEMM: GOP/s and GB/s of weights by type, shape and tokens, beside
  * the machine's ceilings measured in the same run (streaming reads, int8 dot-product peak).
  *
- *     bench_kernels [-t THREADS] [-m M,M,...] [-s KxN] [-r REPEATS] [type ...]
+ *     bench_kernels [-t THREADS] [-m M,M,...] [-s KxN] [-r REPEATS] [-w MB] [-c] [type ...]
  *
- * Weights come from memory: as many copies of the matrix as fill 96 MB are walked in turn, each
- * thread taking its share of the panels, without barriers between matrices.
+ * Weights come from memory: as many copies of the matrix as fill 96 MB (-w) are walked in turn,
+ * each thread taking its share of the panels, without barriers between matrices. -c counts the
+ * processor time of one thread instead of wall time, for machines that are busy with other work.
  */
 #include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -19,8 +21,10 @@
 #include "base/sys.h"
 #include "kernels/kernels.h"
 
-#define POOL_BYTES  ((size_t)96 << 20)
 #define MAX_SAMPLES 64
+
+static size_t g_pool_bytes = (size_t)96 << 20;
+static bool g_cpu_time;
 
 typedef struct job {
     gs_mat *mats;
@@ -40,10 +44,18 @@ static double median(double *v, int n) {
     return v[n / 2];
 }
 
+static int64_t now_ns(void) {
+    struct timespec t;
+    if (!g_cpu_time)
+        return gs_now_ns();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * GS_NS_PER_S + t.tv_nsec;
+}
+
 static double run_once(gs_pool *pool, gs_pool_fn fn, void *arg) {
-    int64_t t0 = gs_now_ns();
+    int64_t t0 = now_ns();
     gs_pool_run(pool, fn, arg);
-    return (double)(gs_now_ns() - t0) * 1e-9;
+    return (double)(now_ns() - t0) * 1e-9;
 }
 
 /* ---- Ceilings ----------------------------------------------------------------------------------
@@ -189,7 +201,7 @@ static int bench_type(gs_pool *pool, gs_qtype type, int32_t k, int32_t n, const 
     int m_max = 1;
     for (int i = 0; i < n_ms; i++)
         m_max = ms[i] > m_max ? ms[i] : m_max;
-    job j = {.n_mats = (int)(POOL_BYTES / bytes) + 1, .ldy = n};
+    job j = {.n_mats = (int)(g_pool_bytes / bytes) + 1, .ldy = n};
     uint8_t *src = gs_malloc(src_bytes), *data = gs_pages_alloc(bytes * (size_t)j.n_mats);
     float *x = gs_array((size_t)m_max * (size_t)k, sizeof *x);
     j.mats = gs_array((size_t)j.n_mats, sizeof *j.mats);
@@ -260,7 +272,7 @@ int main(int argc, char **argv) {
     int threads = 0, repeats = 7, ms[32] = {1, 2, 4, 8, 16, 32, 128}, n_ms = 7, opt;
     int32_t shapes[8][2] = {{576, 1536}, {1536, 8960}, {2048, 2048}};
     int n_shapes = 3;
-    while ((opt = getopt(argc, argv, "t:m:s:r:")) != -1) {
+    while ((opt = getopt(argc, argv, "t:m:s:r:w:c")) != -1) {
         if (opt == 't')
             threads = atoi(optarg);
         else if (opt == 'm')
@@ -269,6 +281,10 @@ int main(int argc, char **argv) {
             n_shapes = sscanf(optarg, "%dx%d", &shapes[0][0], &shapes[0][1]) == 2 ? 1 : 0;
         else if (opt == 'r')
             repeats = atoi(optarg) < MAX_SAMPLES ? atoi(optarg) : MAX_SAMPLES;
+        else if (opt == 'w')
+            g_pool_bytes = (size_t)(atof(optarg) * 1048576.0);
+        else if (opt == 'c')
+            g_cpu_time = true, threads = 1;
         else
             return 2;
     }

@@ -3,14 +3,16 @@
  *
  * Order: token chunks outermost, so that a chunk's activations stay in the L2 cache while all
  * panels pass by once per chunk; then panels, one or two at a time; then the tiles of the chunk,
- * which share the panels in L1. While it works on a panel, tile t also prefetches its part of the
- * next one: the hardware prefetcher does not cover DRAM latency when a kernel consumes its weights
- * slowly.
+ * which share the panels in L1. While it works on a panel, tile t also prefetches its part of one
+ * further on, into L2: the hardware prefetcher does not cover DRAM latency when a kernel consumes
+ * its weights slowly, and prefetching to L1 allows fewer misses at a time (half the rate on Zen 4).
  */
 #include "base/err.h"
 #include "kernels/kernels_impl.h"
 
 #define CHUNK_BYTES (384 * 1024)
+/* Prefetch at least this far ahead: panels of narrow matrices are gone before DRAM answers. */
+#define AHEAD_BYTES (10 * 1024)
 
 static const gs_tile_set *tiles_of(gs_qtype type) {
     const gs_tile_set *set = gs_kernels->tiles(type);
@@ -49,12 +51,15 @@ void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const floa
         /* Tile sizes differ by one at most: the largest decides whether pairs are faster. */
         int32_t mr_max = gs_tile_begin(a->m, n_tiles, c0 + 1) - gs_tile_begin(a->m, n_tiles, c0);
         bool pairs = set->fn[1][mr_max] != NULL;
+        int32_t step = pairs ? 2 : 1;
+        int32_t ahead = step;
+        if (t.n_tiles == 1)
+            while ((size_t)ahead * w->panel_bytes < AHEAD_BYTES)
+                ahead += step;
         for (int32_t p = p0; p < p1; p += t.n_panels) {
             t.n_panels = pairs && p + 1 < p1 ? 2 : 1;
             t.panel = w->data + (size_t)p * w->panel_bytes;
-            t.next = p + t.n_panels + t.n_panels <= p1
-                         ? t.panel + (size_t)t.n_panels * w->panel_bytes
-                         : NULL;
+            t.next = p + ahead + t.n_panels <= p1 ? t.panel + (size_t)ahead * w->panel_bytes : NULL;
             t.n_valid = w->n - p * GS_PANEL_ROWS;
             t.bias = bias ? bias + p * GS_PANEL_ROWS : NULL;
             for (int32_t i = c0; i < c1; i++) {

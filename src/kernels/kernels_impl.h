@@ -123,7 +123,8 @@ static inline float gs_e8m0_half(uint8_t e) {
  *
  *     q     int8  [block][mr][32]
  *     ad    float [block][mr]      scale
- *     asum  float [block][mr]      scale * sum of codes: what a minimum multiplies
+ *     asum  float [block][mr]      sum of codes, times the scale if that is per block: what a
+ *                                  minimum multiplies
  *     n8    int32 [block][mr]      -8 * sum: initial accumulator of 4-bit codes with offset 8
  *     n16   int32 [block][mr][2]   -32 * sum of 16: the same for 6-bit codes in sub-blocks
  *     x     float [k][mr]          for float weights
@@ -136,6 +137,10 @@ typedef struct gs_act_view {
 } gs_act_view;
 
 gs_act_view gs_act_layout(const gs_act *a);
+
+static inline float gs_act_asum(float scale, int32_t sum) {
+    return GS_ACT_GROUP == GS_BLOCK_COLS ? scale * (float)sum : (float)sum;
+}
 
 static inline int32_t gs_n_tiles(int32_t m) {
     return m <= GS_TILE_MAX ? 1 : (m + GS_TILE_MID - 1) / GS_TILE_MID;

@@ -197,7 +197,7 @@ static inline void quant_block(const gs_act_row *row, int32_t b, const __m256 v[
                                             _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)(row->v.q + 32 * at), q);
     row->v.ad[at] = d;
-    row->v.asum[at] = d * (float)(s0 + s1);
+    row->v.asum[at] = gs_act_asum(d, s0 + s1);
     row->v.n8[at] = -8 * (s0 + s1);
     row->v.n16[2 * at] = -32 * s0;
     row->v.n16[2 * at + 1] = -32 * s1;

@@ -36,7 +36,7 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
     const size_t next_step = 64 * (size_t)t->n_tiles;
     for (size_t c = 0; c < n_columns; c += 2) {
         if (next < next_end) {
-            _mm_prefetch((const char *)next, _MM_HINT_T0);
+            _mm_prefetch((const char *)next, _MM_HINT_T1);
             next += next_step;
         }
         UNROLL for (int o = 0; o < 2; o++) {

@@ -311,10 +311,10 @@ INLINE void prefetch_block(const gs_qtype f, const gs_tile *t, int32_t b, const 
         const uint8_t *base = t->next + (size_t)p * t->panel_bytes;
         const uint8_t *codes = base + (size_t)b * (size_t)fmt_block_bytes(f);
         UNROLL for (int i = 0; i < fmt_block_bytes(f) / 64; i++)
-            _mm_prefetch((const char *)codes + 64 * i, _MM_HINT_T0);
+            _mm_prefetch((const char *)codes + 64 * i, _MM_HINT_T1);
         _mm_prefetch((const char *)base + t->scale_offset +
                          (size_t)b * (size_t)(fmt_scale_bytes(f) / 8),
-                     _MM_HINT_T0);
+                     _MM_HINT_T1);
     }
 }
 
@@ -348,10 +348,10 @@ INLINE void half_block(const gs_qtype f, const int NV, const int MR, const int h
     }
 }
 
-/* A block with one scale: g += float(s) * d [* ad] + minimum. */
+/* A block with one scale: g += float(s) * d [* ad] + minimum * asum. */
 INLINE void whole_block(const gs_qtype f, const int NV, const int MR, const uint8_t *const *w,
                         const uint8_t *const *sc, int32_t b, const int *r, const gs_act_view *a,
-                        const bool group, vflt *g, vflt *F) {
+                        const bool group, vflt *g) {
     vint s[2 * GS_TILE_MAX];
     UNROLL for (int m = 0; m < MR; m++) {
         vint init = acc_init(f, a->n8, a->n16, m, 0);
@@ -367,12 +367,10 @@ INLINE void whole_block(const gs_qtype f, const int NV, const int MR, const uint
     UNROLL for (int m = 0; m < MR; m++) {
         UNROLL for (int p = 0; p < NV; p++) {
             const int i = m * NV + p;
-            if (group)
-                g[i] = vf_fma(vf_from_int(s[i]), d[p], g[i]);
-            else
-                F[i] = vf_fma(vf_from_int(s[i]), vf_mul(d[p], vf_bcast(a->ad + m)), F[i]);
+            vflt x = group ? d[p] : vf_mul(d[p], vf_bcast(a->ad + m));
+            g[i] = vf_fma(vf_from_int(s[i]), x, g[i]);
             if (fmt_has_min(f))
-                F[i] = vf_fma(mn[p], vf_bcast(a->asum + m), F[i]);
+                g[i] = vf_fma(mn[p], vf_bcast(a->asum + m), g[i]);
         }
     }
 }
@@ -388,25 +386,29 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     gs_act_view a = t->act;
     const uint8_t *w[2], *sc[2];
     int r[2];
-    vflt F[2 * GS_TILE_MAX];
     UNROLL for (int p = 0; p < NV; p++) {
         const uint8_t *panel = t->panel + (size_t)((v0 + p) / VPP) * t->panel_bytes;
         w[p] = panel + V_BYTES * ((v0 + p) % VPP);
         sc[p] = panel + t->scale_offset;
         r[p] = V_ROWS * ((v0 + p) % VPP);
     }
-    UNROLL for (int i = 0; i < NV * MR; i++) F[i] = vf_zero();
-
-    const bool group = GS_ACT_GROUP > 32;
-    for (int32_t b0 = 0; b0 < t->n_blocks; b0 += GS_ACT_GROUP / 32) {
-        int32_t end = b0 + GS_ACT_GROUP / 32;
-        if (end > t->n_blocks)
-            end = t->n_blocks;
-        vflt g[2 * GS_TILE_MAX];
-        if (group)
-            UNROLL for (int i = 0; i < NV * MR; i++) g[i] = vf_zero();
+    /*
+     * g holds the sums of a group of blocks that share an activation scale. With groups longer
+     * than a block the totals stay in memory, which the asm enforces: kept in registers they would
+     * push out the accumulators of the inner loop.
+     */
+    const bool group = GS_ACT_GROUP > GS_BLOCK_COLS;
+    float total[2 * GS_TILE_MAX * V_ROWS];
+    vflt g[2 * GS_TILE_MAX];
+    UNROLL for (int i = 0; i < NV * MR; i++) {
+        g[i] = vf_zero();
+        vf_store(total + V_ROWS * i, g[i]);
+    }
+    for (int32_t b = 0; b < t->n_blocks;) {
+        int32_t end =
+            group && b + GS_ACT_GROUP / 32 < t->n_blocks ? b + GS_ACT_GROUP / 32 : t->n_blocks;
         const float *ad = a.ad;
-        for (int32_t b = b0; b < end; b++) {
+        for (; b < end; b++) {
             if (until-- == 0) {
                 prefetch_block(f, t, b, n_panels);
                 until = n_shares - 1;
@@ -418,14 +420,11 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
                 UNROLL for (int m = 0; m < MR; m++) {
                     UNROLL for (int p = 0; p < NV; p++) {
                         const int i = m * NV + p;
-                        if (group)
-                            g[i] = vf_add(g[i], u[i]);
-                        else
-                            F[i] = vf_fma(u[i], vf_bcast(a.ad + m), F[i]);
+                        g[i] = group ? vf_add(g[i], u[i]) : vf_fma(u[i], vf_bcast(a.ad + m), g[i]);
                     }
                 }
             } else {
-                whole_block(f, NV, MR, w, sc, b, r, &a, group, g, F);
+                whole_block(f, NV, MR, w, sc, b, r, &a, group, g);
             }
             UNROLL for (int p = 0; p < NV; p++) w[p] += fmt_block_bytes(f);
             a.q += 32 * MR;
@@ -437,14 +436,18 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
         if (group) {
             UNROLL for (int m = 0; m < MR; m++) {
                 vflt x = vf_bcast(ad + m);
-                UNROLL for (int p = 0; p < NV; p++) F[m * NV + p] =
-                    vf_fma(g[m * NV + p], x, F[m * NV + p]);
+                UNROLL for (int p = 0; p < NV; p++) {
+                    float *to = total + V_ROWS * (m * NV + p);
+                    vf_store(to, vf_fma(g[m * NV + p], x, vf_load(to)));
+                    g[m * NV + p] = vf_zero();
+                }
             }
+            __asm__("" : "+m"(total));
         }
     }
-    float v[2 * GS_TILE_MAX * V_ROWS];
-    UNROLL for (int i = 0; i < NV * MR; i++) vf_store(v + V_ROWS * i, F[i]);
-    store_tile(t, V_ROWS * v0, V_ROWS * NV, v);
+    if (!group)
+        UNROLL for (int i = 0; i < NV * MR; i++) vf_store(total + V_ROWS * i, g[i]);
+    store_tile(t, V_ROWS * v0, V_ROWS * NV, total);
 }
 
 /* ---- Instances ---------------------------------------------------------------------------------
