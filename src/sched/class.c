@@ -1,6 +1,10 @@
 #include "sched/class.h"
 
+#include <stddef.h>
 #include <string.h>
+
+#include "base/err.h"
+#include "sched/explain.h"
 
 static const char *const class_names[GS_CLASS_COUNT] = {
 #define X(name, text) text,
@@ -17,4 +21,97 @@ int gs_class_parse(const char *s) {
         if (strcmp(s, class_names[i]) == 0)
             return i;
     return -1;
+}
+
+static const char *const wait_texts[GS_WAIT_COUNT][2] = {
+#define X(name, text, sentence) {text, sentence},
+    GS_WAIT_MAP(X)
+#undef X
+};
+
+const char *gs_wait_name(gs_wait w) {
+    return (int)w >= 0 && w < GS_WAIT_COUNT ? wait_texts[w][0] : "?";
+}
+
+const char *gs_wait_sentence(gs_wait w) {
+    return (int)w >= 0 && w < GS_WAIT_COUNT ? wait_texts[w][1] : "?";
+}
+
+#define MS 1000000LL
+#define S  1000000000LL
+
+/* Voice: people notice a pause after 0.7 s and give up at 4-5 s; once speech runs it needs some
+ * 5 tokens a second (150 words a minute). Chat: 1-2 s keep the flow, 10 tokens a second read
+ * easily. A file, a title or an index can wait; what they may not do is make others wait. */
+static const gs_class_config defaults[GS_CLASS_COUNT] = {
+    [GS_CLASS_VOICE] = {.ttft_ns = 700 * MS,
+                        .tpot_ns = 45 * MS,
+                        .hard_ttft_ns = 4 * S,
+                        .quantum_ns = 200 * MS,
+                        .consume_ns = 200 * MS,
+                        .share = 0.9,
+                        .min_share = 0.5,
+                        .kv_share = 1.0,
+                        .kv_reserve = 0.05,
+                        .seats_kept = 2},
+    [GS_CLASS_CHAT] = {.ttft_ns = 2 * S,
+                       .tpot_ns = 100 * MS,
+                       .quantum_ns = 200 * MS,
+                       .share = 0.8,
+                       .min_share = 0.25,
+                       .kv_share = 0.9},
+    [GS_CLASS_COMPLETION] = {.ttft_ns = 1 * S,
+                             .tpot_ns = 100 * MS,
+                             .hard_ttft_ns = 3 * S,
+                             .quantum_ns = 100 * MS,
+                             .share = 0.6,
+                             .min_share = 0.1,
+                             .kv_share = 0.5},
+    [GS_CLASS_DOCUMENT] = {.ttft_ns = 10 * S,
+                           .tpot_ns = 150 * MS,
+                           .quantum_ns = 100 * MS,
+                           .share = 0.7,
+                           .min_share = 0.1,
+                           .kv_share = 0.8},
+    [GS_CLASS_UTILITY] = {.tpot_ns = 200 * MS,
+                          .complete_ns = 15 * S,
+                          .window_max_ns = 20 * MS,
+                          .quantum_ns = 100 * MS,
+                          .share = 0.5,
+                          .min_share = 0.05,
+                          .kv_share = 0.5},
+    [GS_CLASS_BACKGROUND] = {.window_max_ns = 500 * MS,
+                             .quantum_ns = 200 * MS,
+                             .share = 1.0,
+                             .min_share = 0.03,
+                             .kv_share = 0.6},
+};
+
+void gs_class_defaults(gs_class_config out[GS_CLASS_COUNT]) {
+    memcpy(out, defaults, sizeof defaults);
+}
+
+int gs_class_check(const gs_class_config *c, const char **field) {
+    const char *bad = NULL;
+    if (c->ttft_ns < 0 || c->tpot_ns < 0 || c->complete_ns < 0 || c->hard_ttft_ns < 0)
+        bad = "targets";
+    else if (c->window_min_ns < 0 || c->window_max_ns < c->window_min_ns)
+        bad = "window";
+    else if (c->quantum_ns < 1)
+        bad = "quantum";
+    else if (c->consume_ns < 0)
+        bad = "consume";
+    else if (!(c->share > 0.0 && c->share <= 1.0))
+        bad = "share";
+    else if (!(c->min_share >= 0.0 && c->min_share < 1.0))
+        bad = "min_share";
+    else if (!(c->kv_share > 0.0 && c->kv_share <= 1.0))
+        bad = "kv_share";
+    else if (!(c->kv_reserve >= 0.0 && c->kv_reserve < 1.0))
+        bad = "kv_reserve";
+    else if (c->seats < 0 || c->seats_kept < 0 || c->max_waiting < 0)
+        bad = "seats";
+    if (field)
+        *field = bad;
+    return bad ? GS_ERR_INVALID : GS_OK;
 }

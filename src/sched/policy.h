@@ -25,9 +25,19 @@ struct gs_policy_ops {
     /* ---- optional: NULL means the default in brackets ---- */
     /* Bytes of zeroed state that gs_sched_policy_state returns; max_persons etc. size it. [0] */
     size_t (*state_bytes)(const gs_sched_config *cfg);
+    void (*init)(gs_sched *s); /* once, after state_bytes were given [nothing] */
+    /* The class that a sequence is served as. [d->cls] */
+    gs_class (*classify)(const gs_sched *s, const gs_seq_desc *d, int32_t n_cached);
     /* After a sequence passed the core's checks: GS_OK or a refusal, with out filled. [GS_OK] */
     int (*admit)(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admission *out);
     void (*on_submit)(gs_sched *s, gs_sched_seq *q, int64_t now_ns); /* [nothing] */
+    /* Before the core applies a step's results: plan and sequences are as they were planned;
+     * elapsed_ns includes the time before a suspension. Not called for a failed step. [nothing] */
+    void (*on_measured)(gs_sched *s, int64_t elapsed_ns, int64_t now_ns);
+    void (*on_suspend)(gs_sched *s); /* the step in flight was put aside [nothing] */
+    void (*on_resume)(gs_sched *s);  /* and is the plan again [nothing] */
+    int (*set_person)(gs_sched *s, uint32_t person, const gs_person_config *cfg); /* [refused] */
+    int (*get_person)(const gs_sched *s, uint32_t person, gs_person_stats *out);  /* [refused] */
     /* After the core has applied the results; ended sequences are gone from the lists. [nothing] */
     void (*on_commit)(gs_sched *s, const gs_step_result *r, int64_t now_ns);
     void (*on_end)(gs_sched *s, const gs_sched_seq *q);      /* [nothing] */
@@ -36,7 +46,12 @@ struct gs_policy_ops {
     int (*check)(const gs_sched *s, char *err, size_t errlen);
 };
 
-/* "fcfs": decodes first, then chunked prefill in arrival order. The default. */
+/* "fcfs": decodes first, then chunked prefill in arrival order. */
 extern const gs_policy_ops gs_policy_fcfs;
+/* "slo": classes with targets, millisecond budgets, fairness between persons (docs/scheduling.md).
+ */
+extern const gs_policy_ops gs_policy_slo;
+
+const gs_policy_ops *gs_policy_find(const char *name); /* NULL: none of that name */
 
 #endif

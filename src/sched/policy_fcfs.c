@@ -18,7 +18,7 @@
 /* The latest arrival that may be preempted for q; NULL if there is none but q. */
 static gs_sched_seq *find_victim(const gs_sched *s, const gs_sched_seq *q) {
     gs_sched_seq *v = s->running.tail;
-    while (v && v->n_preempted >= GS_SCHED_MAX_PREEMPTIONS)
+    while (v && (v->parked || v->n_preempted >= GS_SCHED_MAX_PREEMPTIONS))
         v = v->prev;
     return v == q ? NULL : v;
 }
@@ -26,7 +26,7 @@ static gs_sched_seq *find_victim(const gs_sched *s, const gs_sched_seq *q) {
 static void plan_running(gs_sched *s, bool decode) {
     gs_sched_seq *next;
     for (gs_sched_seq *q = s->running.head; q && gs_sched_core_budget(s) > 0; q = next) {
-        if (q->item < 0 && gs_sched_is_decode(q) == decode) {
+        if (q->item < 0 && !q->parked && gs_sched_is_decode(q) == decode) {
             gs_sched_seq *victim = q;
             while (victim && gs_sched_core_extend(s, q, s->cfg.prefill_chunk) < 0) {
                 victim = find_victim(s, q);

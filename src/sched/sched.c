@@ -4,6 +4,8 @@
  */
 #include "sched/sched.h"
 
+#include <string.h>
+
 #include "base/err.h"
 #include "base/sys.h"
 #include "sched/sched_impl.h"
@@ -12,11 +14,40 @@
 
 /* ---- create and free ------------------------------------------------------------------------- */
 
+void gs_slo_defaults(gs_slo_config *out) {
+    *out = (gs_slo_config){.background_floor = 0.03,
+                           .background_stretch = 1.2,
+                           .background_gap_ns = 20000000,
+                           .safepoint_max_age_ns = 2000000000,
+                           .tile_tokens = 8,
+                           .tpot_stretch = 1.5,
+                           .person_queue_share = 0.75};
+}
+
+static int check_slo(const gs_slo_config *c) {
+    if (!(c->background_floor >= 0.0 && c->background_floor <= 0.5) ||
+        !(c->background_stretch >= 1.0 && c->background_stretch <= 100.0) ||
+        c->background_gap_ns < 0 || c->safepoint_max_age_ns < 0 || c->tile_tokens < 1 ||
+        !(c->tpot_stretch >= 1.0 && c->tpot_stretch <= 100.0) ||
+        !(c->person_queue_share > 0.0 && c->person_queue_share <= 1.0))
+        return GS_ERR_INVALID;
+    return GS_OK;
+}
+
+static int check_classes(const gs_class_config *classes, const char **field) {
+    for (int c = 0; c < GS_CLASS_COUNT; c++)
+        if (gs_class_check(&classes[c], field) != GS_OK)
+            return GS_ERR_INVALID;
+    return GS_OK;
+}
+
 static int check_config(const gs_sched_config *cfg, const gs_kv_config *kv) {
     if (cfg->max_seqs < 1 || cfg->max_seqs > kv->max_seqs || cfg->max_waiting < 0 ||
         cfg->max_waiting > INT32_MAX / 4 - cfg->max_seqs || cfg->max_batch_tokens < 1 ||
         cfg->prefill_chunk < 1 || cfg->max_context < 2 ||
-        cfg->max_context > (int64_t)kv->max_blocks_per_seq * kv->block_tokens)
+        cfg->max_context > (int64_t)kv->max_blocks_per_seq * kv->block_tokens ||
+        (cfg->slo && check_slo(cfg->slo) != GS_OK) ||
+        (cfg->classes && check_classes(cfg->classes, NULL) != GS_OK))
         return GS_ERR_INVALID;
     return GS_OK;
 }
@@ -34,8 +65,11 @@ static int alloc_state(gs_sched *s) {
     s->planned = gs_calloc(n_seqs, sizeof(gs_sched_seq *));
     s->plan.items = gs_calloc(n_seqs, sizeof *s->plan.items);
     s->plan.copies = gs_calloc(n_seqs, sizeof *s->plan.copies);
+    s->parked_planned = gs_calloc(n_seqs, sizeof(gs_sched_seq *));
+    s->parked.items = gs_calloc(n_seqs, sizeof *s->parked.items);
+    s->parked.copies = gs_calloc(n_seqs, sizeof *s->parked.copies);
     if (!s->records || !s->ids || !s->free_slots || !s->planned || !s->plan.items ||
-        !s->plan.copies)
+        !s->plan.copies || !s->parked_planned || !s->parked.items || !s->parked.copies)
         return GS_ERR_NOMEM;
     const size_t policy_bytes = s->policy->state_bytes ? s->policy->state_bytes(&s->cfg) : 0;
     if (policy_bytes > 0 && !(s->policy_state = gs_calloc(1, policy_bytes)))
@@ -53,10 +87,25 @@ int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out) {
         return GS_ERR_NOMEM;
     s->cfg = *cfg;
     s->policy = cfg->policy ? cfg->policy : &gs_policy_fcfs;
+    if (cfg->classes)
+        memcpy(s->classes, cfg->classes, sizeof s->classes);
+    else
+        gs_class_defaults(s->classes);
+    if (cfg->slo)
+        s->slo = *cfg->slo;
+    else
+        gs_slo_defaults(&s->slo);
+    if (cfg->cost)
+        s->cost = *cfg->cost;
+    else
+        gs_cost_prior(&s->cost);
+    s->cfg.classes = NULL; /* the caller's */
+    s->cfg.slo = NULL;
+    s->cfg.cost = NULL;
     s->kv = kv;
     s->block_tokens = kv_cfg.block_tokens;
     s->n_blocks = kv_cfg.n_blocks;
-    s->step_ns = s->token_ns = -1.0;
+    s->step_ns = -1.0;
     if (alloc_state(s) != GS_OK) {
         gs_sched_free(s);
         return GS_ERR_NOMEM;
@@ -66,6 +115,8 @@ int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out) {
     for (int32_t i = cfg->max_seqs; i > 0; i--)
         s->free_slots[s->n_free_slots++] = i - 1;
     gs_sched_mix(s, cfg->seed);
+    if (s->policy->init)
+        s->policy->init(s);
     *out = s;
     return GS_OK;
 }
@@ -77,6 +128,9 @@ void gs_sched_free(gs_sched *s) {
     for (gs_sched_seq *q = s->running.head; q; q = q->next)
         gs_kv_seq_close(s->kv, q->slot);
     gs_free(s->policy_state);
+    gs_free(s->parked.copies);
+    gs_free(s->parked.items);
+    gs_free(s->parked_planned);
     gs_free(s->plan.copies);
     gs_free(s->plan.items);
     gs_free(s->planned);
@@ -128,18 +182,20 @@ static int64_t retry_after(const gs_sched *s) {
     return clamp_ns(s->step_ns * (double)(s->waiting.n + s->running.n + 1), 1000000, 60000000000);
 }
 
-/* Prompt tokens ahead of it and its own, at the average price of a token. */
+/* Prompt tokens ahead of it and its own. */
 static int64_t predict_ttft(const gs_sched *s, int32_t n_own) {
-    if (s->token_ns < 0.0)
+    if (s->cost.n_observed == 0 && !s->cost.calibrated)
         return -1;
     int64_t n = s->waiting_tokens + n_own;
     for (const gs_sched_seq *q = s->running.head; q; q = q->next)
         n += gs_sched_n_known(q) - q->n_computed;
-    return clamp_ns(s->token_ns * (double)n, 0, GS_NEVER_NS / 2);
+    const int32_t n_capped = n < INT32_MAX ? (int32_t)n : INT32_MAX;
+    return clamp_ns(gs_cost_prefill(&s->cost, 0, n_capped, s->cfg.max_batch_tokens), 0,
+                    GS_NEVER_NS / 2);
 }
 
 int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admission *out) {
-    *out = (gs_admission){.predicted_ttft_ns = -1};
+    *out = (gs_admission){.predicted_ttft_ns = -1, .cls = d->cls};
     int rc = check_desc(s, d, out);
     if (rc != GS_OK)
         return rc;
@@ -151,6 +207,8 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
     }
     out->n_cached = gs_kv_peek(s->kv, d->cache_scope, d->tokens, d->n_prompt);
     out->predicted_ttft_ns = predict_ttft(s, d->n_prompt - out->n_cached);
+    if (s->policy->classify)
+        out->cls = s->policy->classify(s, d, out->n_cached);
     if (s->policy->admit && (rc = s->policy->admit(s, d, now_ns, out)) != GS_OK) {
         out->code = rc;
         return rc;
@@ -163,14 +221,26 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
                         .ordinal = ++s->last_ordinal,
                         .slot = -1,
                         .item = -1,
-                        .copy = -1};
+                        .copy = -1,
+                        .n_peek = out->n_cached,
+                        .submit_ns = now_ns,
+                        .look_ns = now_ns};
+    q->d.cls = out->cls;
+    q->x = (gs_explain){.id = d->id,
+                        .cls = out->cls,
+                        .asked_cls = d->cls,
+                        .person = d->person,
+                        .arrival_ns = d->arrival_ns,
+                        .wait_now = s->in_flight ? GS_WAIT_STEP : GS_WAIT_BUDGET,
+                        .late = out->late,
+                        .predicted_ttft_ns = out->predicted_ttft_ns};
     if (q->d.max_output > s->cfg.max_context - d->n_prompt)
         q->d.max_output = s->cfg.max_context - d->n_prompt;
     gs_sched_seq **bucket = gs_sched_id_bucket(s, d->id);
     q->id_next = *bucket;
     *bucket = q;
     gs_sched_list_insert(&s->waiting, q);
-    s->stats.n_waiting_by_class[d->cls]++;
+    s->stats.n_waiting_by_class[q->d.cls]++;
     s->waiting_tokens += d->n_prompt;
     gs_sched_mix(s, d->id);
     if (s->policy->on_submit)
@@ -179,23 +249,65 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
 }
 
 int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns) {
-    (void)now_ns;
     gs_sched_seq *q = gs_sched_find(s, id);
     if (!q)
         return GS_ERR_NOT_FOUND;
-    if (!s->in_flight) {
+    s->now_ns = now_ns;
+    if (!s->in_flight && !q->parked) {
         gs_sched_core_end(s, q, GS_END_CANCELLED, GS_OK);
     } else if (!q->cancelled) {
         q->cancelled = true; /* the step still reads its tokens and writes its blocks */
         s->n_cancelled++;
     }
+    /* A suspended step that nobody wants any more is not gone on with. */
+    int32_t n_left = 0;
+    for (int32_t i = 0; i < s->parked.n_items; i++)
+        n_left += !s->parked_planned[i]->cancelled;
+    if (!s->in_flight && s->parked.n_items > 0 && n_left == 0)
+        gs_sched_core_drop_parked(s);
     return GS_OK;
 }
 
 /* ---- plan and commit ------------------------------------------------------------------------- */
 
+void gs_sched_plan_cost(const gs_plan *p, gs_cost_step *out) {
+    *out = (gs_cost_step){0};
+    for (int32_t i = 0; i < p->n_items; i++) {
+        const gs_plan_item *it = &p->items[i];
+        gs_cost_step_add(out, it->n_tokens, it->pos, !it->prefill, it->sample);
+    }
+}
+
+/* Adds the time since the last look to the reason that was found then. */
+static void account_waits(const gs_sched_list *l, int64_t now_ns) {
+    for (gs_sched_seq *q = l->head; q; q = q->next) {
+        if (q->x.wait_now != GS_WAIT_NONE && now_ns > q->look_ns)
+            q->x.wait_ns[q->x.wait_now] += now_ns - q->look_ns;
+        q->look_ns = now_ns;
+    }
+}
+
+/* Who is in the step waits for nothing; a policy that gave no reason for the others has none but
+ * the step's limits. */
+static void settle_waits(gs_sched *s) {
+    const gs_wait full = gs_sched_core_budget(s) < 1 ? GS_WAIT_BUDGET
+                         : s->n_free_slots == 0      ? GS_WAIT_SEATS
+                                                     : GS_WAIT_KV;
+    for (gs_sched_seq *q = s->running.head; q; q = q->next)
+        if (q->item >= 0)
+            q->x.wait_now = GS_WAIT_NONE;
+        else if (q->x.wait_now == GS_WAIT_NONE)
+            q->x.wait_now = q->parked ? GS_WAIT_CLASS : GS_WAIT_BUDGET;
+    for (gs_sched_seq *q = s->waiting.head; q; q = q->next)
+        if (q->x.wait_now == GS_WAIT_STEP || q->x.wait_now == GS_WAIT_NONE)
+            q->x.wait_now = full;
+}
+
 void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
     GS_ASSERT(!s->in_flight);
+    s->now_ns = now_ns;
+    account_waits(&s->running, now_ns);
+    account_waits(&s->waiting, now_ns);
     gs_plan *p = &s->plan;
     *p = (gs_plan){.items = p->items,
                    .copies = p->copies,
@@ -203,12 +315,19 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
                    .wake_ns = GS_NEVER_NS,
                    .step = s->stats.steps + 1};
     s->policy->plan(s, now_ns);
+    /* Whatever the policy forgot: a suspended step is not left behind. */
+    if (p->n_items == 0 && s->parked.n_items > 0)
+        gs_sched_core_resume(s);
 
     if (p->n_items > 0) {
         s->in_flight = true;
         s->stats.steps++;
-        if (s->token_ns >= 0.0)
-            p->predicted_ns = clamp_ns(s->token_ns * (double)p->n_tokens, 0, GS_NEVER_NS / 2);
+        gs_sched_plan_cost(p, &s->step_cost);
+        if (s->cost.n_observed > 0 || s->cost.calibrated)
+            p->predicted_ns =
+                clamp_ns(gs_cost_predict(&s->cost, &s->step_cost), 0, GS_NEVER_NS / 2);
+        p->wake_ns = GS_NEVER_NS;
+        settle_waits(s);
     } else if (s->ended.n > 0) {
         p->wake_ns = now_ns; /* an end is waiting to be reported */
     }
@@ -240,6 +359,9 @@ static void commit_item(gs_sched *s, gs_sched_seq *q, const gs_plan_item *it,
     gs_kv_seq_commit(s->kv, q->slot, q->d.tokens, end_pos);
 
     if (it->sample) {
+        q->last_token_ns = s->now_ns;
+        if (q->n_output == 0)
+            q->x.first_token_ns = s->now_ns;
         q->d.tokens[gs_sched_n_known(q)] = r->token;
         q->n_output++;
         gs_sched_mix(s, (uint64_t)(uint32_t)r->token);
@@ -252,29 +374,54 @@ static void commit_item(gs_sched *s, gs_sched_seq *q, const gs_plan_item *it,
     }
 }
 
-static void learn_step_time(gs_sched *s, int64_t elapsed_ns) {
-    if (elapsed_ns <= 0 || s->plan.n_tokens <= 0)
-        return;
-    const double step = (double)elapsed_ns;
-    const double token = step / (double)s->plan.n_tokens;
-    s->step_ns = s->step_ns < 0.0 ? step : s->step_ns + MOVING_SHARE * (step - s->step_ns);
-    s->token_ns = s->token_ns < 0.0 ? token : s->token_ns + MOVING_SHARE * (token - s->token_ns);
+void gs_sched_end_cancelled(gs_sched *s) {
+    gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    gs_sched_seq *next;
+    for (int i = 0; i < 2; i++)
+        for (gs_sched_seq *q = lists[i]->head; q && s->n_cancelled > 0; q = next) {
+            next = q->next;
+            if (q->cancelled && !q->parked)
+                gs_sched_core_end(s, q, GS_END_CANCELLED, GS_OK);
+        }
 }
 
-static void end_cancelled(gs_sched *s, gs_sched_list *l) {
-    gs_sched_seq *next;
-    for (gs_sched_seq *q = l->head; q && s->n_cancelled > 0; q = next) {
-        next = q->next;
-        if (q->cancelled)
-            gs_sched_core_end(s, q, GS_END_CANCELLED, GS_OK);
+/* What each sequence's record learns from a step: its time, and who was beside it. */
+static void record_step(gs_sched *s, int64_t elapsed_ns) {
+    int32_t n_class[GS_CLASS_COUNT] = {0};
+    for (int32_t i = 0; i < s->plan.n_items; i++)
+        n_class[s->plan.items[i].cls]++;
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        gs_explain *x = &s->planned[i]->x;
+        x->n_steps++;
+        x->n_chunks += s->plan.items[i].prefill;
+        x->predicted_ns += s->plan.predicted_ns > 0 ? s->plan.predicted_ns : elapsed_ns;
+        x->measured_ns += elapsed_ns;
+        for (int c = 0; c < GS_CLASS_COUNT; c++)
+            x->steps_with[c] += n_class[c] > (c == (int)x->cls);
     }
+}
+
+static void learn_step_time(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
+    if (elapsed_ns <= 0)
+        return;
+    const double step = (double)elapsed_ns;
+    s->step_ns = s->step_ns < 0.0 ? step : s->step_ns + MOVING_SHARE * (step - s->step_ns);
+    record_step(s, elapsed_ns);
+    if (s->policy->on_measured)
+        s->policy->on_measured(s, elapsed_ns, now_ns);
+    gs_cost_observe(&s->cost, &s->step_cost, elapsed_ns);
 }
 
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns) {
     GS_ASSERT(s->in_flight && plan->step == s->plan.step && plan->n_items == s->plan.n_items);
+    s->now_ns = now_ns;
+    s->stats.busy_ns += r->elapsed_ns > 0 ? r->elapsed_ns : 0;
+    if (r->err == GS_OK) /* a failed step says nothing about what steps take */
+        learn_step_time(s, r->elapsed_ns + (s->plan.resume ? s->parked_ns : 0), now_ns);
+    if (s->plan.resume)
+        s->parked_ns = 0;
     /* First, so that no result of a cancelled sequence is looked at, not even an error. */
-    end_cancelled(s, &s->running);
-    end_cancelled(s, &s->waiting);
+    gs_sched_end_cancelled(s);
     for (int32_t i = 0; i < s->plan.n_items; i++) {
         gs_sched_seq *q = s->planned[i];
         if (q->state != GS_SCHED_RUNNING)
@@ -287,14 +434,13 @@ void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, 
             commit_item(s, q, &s->plan.items[i], &r->items[i]);
     }
     s->in_flight = false;
-    if (r->err == GS_OK) /* a failed step says nothing about the price of a token */
-        learn_step_time(s, r->elapsed_ns);
     if (s->policy->on_commit)
         s->policy->on_commit(s, r, now_ns);
 }
 
 bool gs_sched_should_yield(const gs_sched *s, int64_t now_ns) {
-    return s->policy->should_yield && s->policy->should_yield(s, now_ns);
+    return s->in_flight && s->plan.may_yield && s->policy->should_yield &&
+           s->policy->should_yield(s, now_ns);
 }
 
 bool gs_sched_next_end(gs_sched *s, gs_seq_end *out) {
@@ -316,4 +462,86 @@ void gs_sched_get_stats(const gs_sched *s, gs_sched_stats *out) {
 
 uint64_t gs_sched_decision_hash(const gs_sched *s) {
     return s->hash;
+}
+
+/* ---- settings and records -------------------------------------------------------------------- */
+
+int gs_sched_set_classes(gs_sched *s, const gs_class_config classes[GS_CLASS_COUNT],
+                         const char **field) {
+    if (check_classes(classes, field) != GS_OK)
+        return GS_ERR_INVALID;
+    memcpy(s->classes, classes, sizeof s->classes);
+    return GS_OK;
+}
+
+int gs_sched_set_slo(gs_sched *s, const gs_slo_config *cfg) {
+    if (check_slo(cfg) != GS_OK)
+        return GS_ERR_INVALID;
+    s->slo = *cfg;
+    return GS_OK;
+}
+
+int gs_sched_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg) {
+    return s->policy->set_person ? s->policy->set_person(s, person, cfg) : GS_ERR_NOT_FOUND;
+}
+
+int gs_sched_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out) {
+    *out = (gs_person_stats){0};
+    return s->policy->get_person ? s->policy->get_person(s, person, out) : GS_ERR_NOT_FOUND;
+}
+
+void gs_sched_set_cost(gs_sched *s, const gs_cost *c) {
+    s->cost = *c;
+}
+
+void gs_sched_get_classes(const gs_sched *s, gs_class_config out[GS_CLASS_COUNT]) {
+    memcpy(out, s->classes, sizeof s->classes);
+}
+
+void gs_sched_get_slo(const gs_sched *s, gs_slo_config *out) {
+    *out = s->slo;
+}
+
+const gs_cost *gs_sched_cost(const gs_sched *s) {
+    return &s->cost;
+}
+
+void gs_sched_fill_explain(const gs_sched_seq *q, gs_explain *out) {
+    *out = q->x;
+    out->n_prompt = q->d.n_prompt;
+    out->n_cached = q->n_cached;
+    out->n_output = q->n_output;
+    out->max_output = q->d.max_output;
+    out->n_preempted = q->n_preempted;
+    out->running = q->state == GS_SCHED_RUNNING;
+    out->relegated = q->relegated || q->x.relegated;
+}
+
+int gs_sched_explain(const gs_sched *s, gs_seq_id id, gs_explain *out) {
+    const gs_sched_seq *q = gs_sched_find(s, id);
+    if (!q)
+        return GS_ERR_NOT_FOUND;
+    gs_sched_fill_explain(q, out);
+    for (const gs_sched_seq *o = q; o && q->state == GS_SCHED_WAITING; o = o->prev)
+        out->position++;
+    return GS_OK;
+}
+
+int32_t gs_sched_snapshot(const gs_sched *s, gs_explain *out, int32_t max) {
+    int32_t n = 0, position = 0;
+    for (const gs_sched_seq *q = s->running.head; q && n < max; q = q->next)
+        gs_sched_fill_explain(q, &out[n++]);
+    for (const gs_sched_seq *q = s->waiting.head; q && n < max; q = q->next) {
+        gs_sched_fill_explain(q, &out[n]);
+        out[n++].position = ++position;
+    }
+    return n;
+}
+
+const gs_policy_ops *gs_policy_find(const char *name) {
+    static const gs_policy_ops *const all[] = {&gs_policy_slo, &gs_policy_fcfs};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(all[i]->name, name) == 0)
+            return all[i];
+    return NULL;
 }

@@ -30,12 +30,49 @@
 
 #include "kv/kv.h"
 #include "sched/class.h"
+#include "sched/cost.h"
+#include "sched/explain.h"
 
 typedef uint64_t gs_seq_id; /* never 0 */
 typedef struct gs_sched gs_sched;
 typedef struct gs_policy_ops gs_policy_ops; /* sched/policy.h: one of the four vtables */
 
 #define GS_NEVER_NS INT64_MAX
+
+/* Rules of the "slo" policy that can be switched off, to see what each is worth. */
+typedef enum gs_rule {
+    GS_RULE_CLASSES = 1,     /* order by class and slack; off: by arrival */
+    GS_RULE_HORIZON = 2,     /* steps end before the next token is due */
+    GS_RULE_WINDOWS = 4,     /* newcomers may be held for company */
+    GS_RULE_FAIRNESS = 8,    /* order by the persons' counters; off: by arrival */
+    GS_RULE_RESERVE = 16,    /* KV blocks and seats kept for voice; class shares */
+    GS_RULE_SAFEPOINTS = 32, /* background steps give way between layers */
+} gs_rule;
+
+/* What one person may use. 0: no limit. */
+typedef struct gs_person_config {
+    double weight;       /* share relative to others; 0 counts as 1 */
+    int32_t max_running; /* sequences at once */
+    int32_t max_waiting; /* queued */
+    int64_t day_ns;      /* device time in 24 h; beyond, new requests wait for the next day */
+} gs_person_config;
+
+/* Of the "slo" policy beside the classes. */
+typedef struct gs_slo_config {
+    double background_floor;      /* device time background gets on a busy machine, of 10 s */
+    double background_stretch;    /* background may make an interactive step this much longer */
+    int64_t background_gap_ns;    /* or this long at least */
+    bool background_paused;       /* its schedule says no: quiet hours */
+    bool safepoints;              /* the engine asks gs_sched_should_yield between layers */
+    int64_t safepoint_max_age_ns; /* a suspended step goes on after this time at the latest */
+    int32_t tile_tokens;          /* of the kernels: chunks are multiples of it */
+    double tpot_stretch;          /* attainable TPOT = this times the step of all streams alone */
+    int32_t document_min_tokens;  /* uncached prompt that makes a chat a document; 0: what takes
+                                     2 s, at least 1,024; < 0: never */
+    double person_queue_share;    /* of the queue, at most, for one of several persons */
+    gs_person_config person;      /* until gs_sched_set_person */
+    uint32_t rules_off;           /* GS_RULE_ bits */
+} gs_slo_config;
 
 typedef struct gs_sched_config {
     int32_t max_seqs;         /* running sequences = KV slots */
@@ -47,11 +84,16 @@ typedef struct gs_sched_config {
     uint32_t max_persons;
     const gs_policy_ops *policy; /* NULL: "fcfs" */
     uint64_t seed;
+    /* Copied by create. NULL: gs_class_defaults, gs_slo_defaults, gs_cost_prior. */
+    const gs_class_config *classes; /* [GS_CLASS_COUNT] */
+    const gs_slo_config *slo;
+    const gs_cost *cost;
 } gs_sched_config;
 
 typedef struct gs_seq_desc {
     gs_seq_id id; /* chosen by the caller, unique among living sequences */
     gs_class cls;
+    bool class_fixed;     /* asked for or bound to a key: a long prompt does not change it */
     uint32_t person;      /* 0 .. max_persons-1; 0 = nobody in particular */
     uint64_t cache_scope; /* prefix-cache name space */
     /* Caller's storage for n_prompt + max_output tokens, the prompt filled in. Borrowed until the
@@ -61,8 +103,10 @@ typedef struct gs_seq_desc {
     int32_t max_output; /* 0 with prefill_only */
     bool prefill_only;  /* embeddings, scoring: ends when the prompt is computed */
     int64_t arrival_ns;
-    int64_t deadline_ns; /* 0: none */
-    void *user;          /* handed back in plan items and ends */
+    int64_t deadline_ns;  /* whole answer, as a point in time; 0: none */
+    bool deadline_strict; /* refuse at once what can't meet it */
+    int32_t n_public; /* leading prompt tokens of a registered shared prefix: charged to nobody */
+    void *user;       /* handed back in plan items and ends */
 } gs_seq_desc;
 
 typedef struct gs_admission {
@@ -72,6 +116,8 @@ typedef struct gs_admission {
     int64_t retry_after_ns;    /* with GS_ERR_OVERLOADED */
     int64_t predicted_ttft_ns; /* -1: no estimate yet */
     int32_t n_cached;          /* prompt tokens the prefix cache holds now */
+    gs_class cls;              /* that it is served as */
+    bool late;                 /* its deadline will probably be missed */
 } gs_admission;
 
 typedef struct gs_plan_item {
@@ -95,6 +141,8 @@ typedef struct gs_plan {
     int32_t n_prefill_tokens;
     int32_t n_copies;
     int32_t n_preempted;   /* sequences preempted while planning this step */
+    bool may_yield;        /* only background: ask gs_sched_should_yield between layers */
+    bool resume;           /* goes on with the step that gs_sched_suspend put aside */
     gs_plan_item *items;   /* capacity max_seqs, owned by the scheduler */
     gs_kv_copy_op *copies; /* to be done before the step, capacity max_seqs */
     int64_t predicted_ns;  /* of the step; -1: no estimate yet */
@@ -130,6 +178,7 @@ typedef struct gs_seq_end {
     int32_t n_output;    /* tokens generated, a stop token included */
     int32_t n_cached;    /* prompt tokens reused at first admission */
     int32_t n_preempted; /* times */
+    gs_explain explain;
 } gs_seq_end;
 
 typedef struct gs_sched_stats {
@@ -139,7 +188,25 @@ typedef struct gs_sched_stats {
     uint64_t prefill_tokens, decode_tokens; /* computed */
     uint64_t recomputed_tokens;             /* of prefill_tokens, after preemption */
     uint64_t ended;
+    uint64_t suspensions;
+    int64_t discarded_ns;                /* device time of suspended work that was dropped */
+    int64_t busy_ns, busy_background_ns; /* measured step time; of it, for background */
+    int64_t recomputed_ns;               /* of it, charged to nobody */
+    uint64_t n_target[GS_CLASS_COUNT];   /* first tokens (or ends) judged by a target */
+    uint64_t n_missed[GS_CLASS_COUNT];   /* of them, too late */
+    uint64_t n_relegated[GS_CLASS_COUNT];
+    int64_t window_ns[GS_CLASS_COUNT];         /* current length */
+    int64_t effective_tpot_ns[GS_CLASS_COUNT]; /* target, or what this load allows */
 } gs_sched_stats;
+
+typedef struct gs_person_stats {
+    int32_t n_running, n_waiting;
+    double counter_ns;    /* virtual: weighted device time, lifted */
+    int64_t charged_ns;   /* device time ever */
+    double output_tokens; /* moving average of answers' length */
+} gs_person_stats;
+
+void gs_slo_defaults(gs_slo_config *out);
 
 /* kv is borrowed and must outlive the scheduler. GS_ERR_INVALID, GS_ERR_NOMEM. */
 int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out);
@@ -159,11 +226,36 @@ int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns);
  * at gs_sched_next_end after an empty plan too, whose wake_ns is then now_ns. */
 void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out);
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns);
-/* Safepoint between layers of a pure-background step: whether to give way. First policy: never. */
+/* Safepoint between layers, while a plan with may_yield runs: whether to give way. Submissions
+ * that arrived meanwhile should have been handed in before asking. */
 bool gs_sched_should_yield(const gs_sched *s, int64_t now_ns);
+/*
+ * Instead of commit, after should_yield said so: the step is put aside where it stopped; its
+ * activations stay with the engine, its KV blocks with it. elapsed_ns is the time it took so far.
+ * A later plan with resume set hands the same items out again, to go on at the next layer; its
+ * commit (or another suspend) then names only the time since. Work that is not resumed is counted
+ * in discarded_ns; the engine simply never hears of it again.
+ */
+void gs_sched_suspend(gs_sched *s, const gs_plan *plan, int64_t elapsed_ns, int64_t now_ns);
 /* Pops the next ended sequence; false between plan and commit. */
 bool gs_sched_next_end(gs_sched *s, gs_seq_end *out);
 
+/* Changes between steps. GS_ERR_INVALID leaves everything as it was; field as gs_class_check. */
+int gs_sched_set_classes(gs_sched *s, const gs_class_config classes[GS_CLASS_COUNT],
+                         const char **field);
+int gs_sched_set_slo(gs_sched *s, const gs_slo_config *cfg);
+int gs_sched_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg);
+void gs_sched_set_cost(gs_sched *s, const gs_cost *c); /* a calibration */
+void gs_sched_get_classes(const gs_sched *s, gs_class_config out[GS_CLASS_COUNT]);
+void gs_sched_get_slo(const gs_sched *s, gs_slo_config *out);
+const gs_cost *gs_sched_cost(const gs_sched *s);
+
+/* The record of a living sequence: GS_OK or GS_ERR_NOT_FOUND. Ended ones carry it in gs_seq_end. */
+int gs_sched_explain(const gs_sched *s, gs_seq_id id, gs_explain *out);
+/* The first max records, running before waiting, both in submission order. Returns how many. */
+int32_t gs_sched_snapshot(const gs_sched *s, gs_explain *out, int32_t max);
+/* GS_ERR_NOT_FOUND beyond max_persons or when the policy keeps no accounts. */
+int gs_sched_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out);
 void gs_sched_get_stats(const gs_sched *s, gs_sched_stats *out);
 /* Hash over every decision so far: same seed and events -> same value. */
 uint64_t gs_sched_decision_hash(const gs_sched *s);

@@ -84,7 +84,7 @@ int gs_sched_check(const gs_sched *s, char *err, size_t errlen) {
                            gs_class_name((gs_class)c));
 
     int64_t waiting_tokens = 0;
-    int32_t n_cancelled = 0;
+    int32_t n_cancelled = 0, n_parked = 0;
     for (const gs_sched_seq *q = s->waiting.head; q; q = q->next) {
         waiting_tokens += gs_sched_n_known(q);
         n_cancelled += q->cancelled;
@@ -93,14 +93,19 @@ int gs_sched_check(const gs_sched *s, char *err, size_t errlen) {
     }
     for (const gs_sched_seq *q = s->running.head; q; q = q->next) {
         n_cancelled += q->cancelled;
+        n_parked += q->parked;
         if (gs_sched_find(s, q->d.id) != q)
             return fail_seq(q, "is not found by its id", err, errlen);
+        if (q->parked && q->item >= 0)
+            return fail_seq(q, "is in two steps", err, errlen);
         if ((rc = check_running(s, q, err, errlen)) != GS_OK)
             return rc;
     }
     if (waiting_tokens != s->waiting_tokens || n_cancelled != s->n_cancelled ||
-        (n_cancelled > 0 && !s->in_flight))
+        (n_cancelled > 0 && !s->in_flight && s->parked.n_items == 0))
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "waiting tokens or cancels are miscounted");
+    if (n_parked != s->parked.n_items)
+        return gs_fail(err, errlen, GS_ERR_INTERNAL, "the suspended step has lost a sequence");
     if ((rc = check_plan(s, err, errlen)) != GS_OK)
         return rc;
     if (s->policy->check && (rc = s->policy->check(s, err, errlen)) != GS_OK)

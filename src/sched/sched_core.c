@@ -140,7 +140,7 @@ static void remove_item(gs_sched *s, gs_sched_seq *q) {
 }
 
 int gs_sched_core_extend(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
-    GS_ASSERT(q->state == GS_SCHED_RUNNING && q->item < 0 && n_max >= 1);
+    GS_ASSERT(q->state == GS_SCHED_RUNNING && q->item < 0 && !q->parked && n_max >= 1);
     int32_t n = gs_sched_n_known(q) - q->n_computed;
     if (n > n_max)
         n = n_max;
@@ -203,6 +203,8 @@ int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
         to_waiting(s, q);
         return n;
     }
+    if (!q->admitted)
+        q->x.first_step_ns = s->now_ns;
     q->admitted = true;
     if (reuse.copy.n_tokens > 0) {
         q->copy = s->plan.n_copies;
@@ -212,13 +214,90 @@ int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
 }
 
 void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q) {
-    GS_ASSERT(q->state == GS_SCHED_RUNNING && !s->in_flight);
+    GS_ASSERT(q->state == GS_SCHED_RUNNING && !s->in_flight && !q->parked);
     remove_item(s, q);
     to_waiting(s, q);
+    q->look_ns = s->now_ns;
+    q->x.wait_now = GS_WAIT_KV;
+    if (q->n_high == 0) { /* nothing is lost: it is as if it had never started */
+        q->admitted = false;
+        q->n_cached = 0;
+        q->x.first_step_ns = 0;
+        return;
+    }
     q->n_preempted++;
     s->plan.n_preempted++;
     s->stats.preemptions++;
     gs_sched_mix(s, q->d.id ^ 0x7072656d70740000u); /* "preempt" */
+}
+
+/* ---- suspended steps ------------------------------------------------------------------------- */
+
+static void swap_parked(gs_sched *s) {
+    const gs_plan plan = s->plan;
+    gs_sched_seq **planned = s->planned;
+    s->plan = s->parked;
+    s->planned = s->parked_planned;
+    s->parked = plan;
+    s->parked_planned = planned;
+}
+
+void gs_sched_core_resume(gs_sched *s) {
+    GS_ASSERT(s->parked.n_items > 0 && s->plan.n_items == 0 && !s->in_flight);
+    const uint64_t step = s->plan.step;
+    const int32_t n_preempted = s->plan.n_preempted;
+    swap_parked(s);
+    s->parked.n_items = 0;
+    s->plan.step = step;
+    s->plan.n_preempted = n_preempted;
+    s->plan.resume = true;
+    s->plan.n_copies = 0; /* done before its first layer */
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        s->planned[i]->parked = false;
+        s->planned[i]->item = i;
+    }
+    if (s->policy->on_resume)
+        s->policy->on_resume(s);
+}
+
+void gs_sched_core_drop_parked(gs_sched *s) {
+    GS_ASSERT(!s->in_flight);
+    const int32_t n = s->parked.n_items;
+    s->parked.n_items = 0;
+    s->stats.discarded_ns += n > 0 ? s->parked_ns : 0;
+    s->parked_ns = 0;
+    gs_sched_mix(s, 0x64726f70); /* "drop" */
+    for (int32_t i = 0; i < n; i++)
+        s->parked_planned[i]->parked = false;
+    for (int32_t i = 0; i < n; i++)
+        if (s->parked_planned[i]->cancelled)
+            gs_sched_core_end(s, s->parked_planned[i], GS_END_CANCELLED, GS_OK);
+}
+
+void gs_sched_suspend(gs_sched *s, const gs_plan *plan, int64_t elapsed_ns, int64_t now_ns) {
+    GS_ASSERT(s->in_flight && plan->step == s->plan.step && plan->may_yield);
+    GS_ASSERT(s->parked.n_items == 0);
+    int32_t n_left = 0;
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        gs_sched_seq *q = s->planned[i];
+        q->item = q->copy = -1;
+        q->parked = true;
+        q->x.n_suspended++;
+        n_left += !q->cancelled;
+    }
+    s->in_flight = false;
+    s->stats.suspensions++;
+    s->parked_ns += elapsed_ns;
+    s->suspended_ns = now_ns;
+    s->stats.busy_ns += elapsed_ns > 0 ? elapsed_ns : 0;
+    swap_parked(s);
+    s->plan.n_items = 0;
+    if (s->policy->on_suspend)
+        s->policy->on_suspend(s);
+    /* Those that wait and were cancelled meanwhile end now, as at a commit. */
+    gs_sched_end_cancelled(s);
+    if (n_left == 0)
+        gs_sched_core_drop_parked(s);
 }
 
 void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int err) {
@@ -237,12 +316,14 @@ void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int e
         s->waiting_tokens -= gs_sched_n_known(q);
     }
     s->n_cancelled -= q->cancelled;
+    GS_ASSERT(!q->parked);
     gs_sched_seq **at = gs_sched_id_bucket(s, q->d.id);
     while (*at != q)
         at = &(*at)->id_next;
     *at = q->id_next;
 
     q->state = GS_SCHED_ENDED;
+    q->cancelled = q->parked = false;
     q->slot = q->item = q->copy = -1;
     q->end = (gs_seq_end){.id = q->d.id,
                           .user = q->d.user,
@@ -251,6 +332,8 @@ void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int e
                           .n_output = q->n_output,
                           .n_cached = q->n_cached,
                           .n_preempted = q->n_preempted};
+    gs_sched_fill_explain(q, &q->end.explain);
+    q->end.explain.end_ns = s->now_ns;
     gs_sched_list_append(&s->ended, q);
     s->stats.ended++;
     gs_sched_mix(s, q->d.id * 8 + (uint64_t)reason);

@@ -12,7 +12,7 @@
 #include "sched/sched.h"
 
 /* After this many preemptions a sequence is no victim any more. */
-#define GS_SCHED_MAX_PREEMPTIONS 3
+#define GS_SCHED_MAX_PREEMPTIONS 2
 
 typedef enum gs_sched_state {
     GS_SCHED_FREE,
@@ -33,8 +33,16 @@ struct gs_sched_seq {
     int32_t n_high;     /* most positions ever computed: below it, work is recomputed */
     int32_t n_cached;   /* at first admission */
     int32_t n_preempted;
-    bool admitted;             /* has run before */
-    bool cancelled;            /* between plan and commit: ends at commit */
+    bool admitted;  /* has run before */
+    bool cancelled; /* between plan and commit: ends at commit */
+    bool parked;    /* in the suspended step: runs, but takes no other part */
+    bool relegated; /* policy's: will miss its first-token target anyway */
+    int32_t n_peek; /* prompt tokens in the prefix cache when it came */
+    uint64_t tried; /* policy's: last step in which it was considered */
+    int64_t submit_ns;
+    int64_t last_token_ns; /* 0: none yet */
+    int64_t look_ns;       /* waiting time is accounted until here */
+    gs_explain x;
     gs_sched_seq *prev, *next; /* of its list */
     gs_sched_seq *id_next;     /* of its id bucket */
     gs_seq_end end;            /* once ended */
@@ -63,13 +71,21 @@ struct gs_sched {
 
     gs_plan plan;           /* being built, or in flight */
     gs_sched_seq **planned; /* [max_seqs] the sequence of each item */
-    bool in_flight;         /* planned with items and not yet committed */
-    int32_t n_cancelled;    /* sequences that end at commit */
+    gs_plan parked;         /* the suspended step: n_items > 0 */
+    gs_sched_seq **parked_planned;
+    int64_t parked_ns;    /* device time already spent on it, or on the resumed plan */
+    int64_t suspended_ns; /* when */
+    bool in_flight;       /* planned with items and not yet committed */
+    int32_t n_cancelled;  /* sequences that end at commit */
 
     uint64_t last_ordinal;
     int64_t waiting_tokens; /* known tokens of all waiting sequences */
-    double step_ns;         /* moving averages; < 0 before the first step */
-    double token_ns;
+    double step_ns;         /* moving average; < 0 before the first step */
+    gs_class_config classes[GS_CLASS_COUNT];
+    gs_slo_config slo;
+    gs_cost cost;
+    gs_cost_step step_cost; /* of the plan in flight */
+    int64_t now_ns;         /* of the latest plan */
     uint64_t hash;
     gs_sched_stats stats;
 };
@@ -87,6 +103,9 @@ static inline bool gs_sched_is_decode(const gs_sched_seq *q) {
     return q->n_output > 0 && q->n_computed == gs_sched_n_known(q) - 1;
 }
 
+/* What a plan's items cost by the model. */
+void gs_sched_plan_cost(const gs_plan *p, gs_cost_step *out);
+
 /* ---- for policies; the plan is s->plan ------------------------------------------------------ */
 
 void *gs_sched_policy_state(const gs_sched *s);
@@ -102,6 +121,10 @@ int gs_sched_core_extend(gs_sched *s, gs_sched_seq *q, int32_t n_max);
 int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max);
 /* Takes a running sequence out of the plan, frees its KV and puts it back to waiting. */
 void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q);
+/* With a suspended step and an empty plan: makes that step the plan again. */
+void gs_sched_core_resume(gs_sched *s);
+/* Gives the suspended step up: its sequences are as they were before it. */
+void gs_sched_core_drop_parked(gs_sched *s);
 /* Ends a living sequence, in whatever state. */
 void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int err);
 
@@ -112,6 +135,9 @@ void gs_sched_list_insert(gs_sched_list *l, gs_sched_seq *q); /* by ordinal */
 void gs_sched_list_remove(gs_sched_list *l, gs_sched_seq *q);
 gs_sched_seq **gs_sched_id_bucket(const gs_sched *s, gs_seq_id id);
 gs_sched_seq *gs_sched_find(const gs_sched *s, gs_seq_id id);
+/* Ends what was cancelled while a step ran, except in a suspended step. */
+void gs_sched_end_cancelled(gs_sched *s);
+void gs_sched_fill_explain(const gs_sched_seq *q, gs_explain *out);
 /* Adds a value to the decision hash. */
 void gs_sched_mix(gs_sched *s, uint64_t v);
 

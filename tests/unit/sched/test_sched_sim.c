@@ -27,15 +27,17 @@ static int env_or(const char *name, int otherwise) {
 
 typedef struct totals {
     uint64_t ended, preempted, kv_full, cached, steps, copies, recomputed, at_limit;
+    uint64_t suspended, resumed, held, refused;
     uint64_t n_end[GS_END_ERROR + 1];
 } totals;
 
-static uint64_t run_seed(uint64_t seed, bool calm, int n_events, totals *t) {
+static uint64_t run_seed(uint64_t seed, bool slo, bool calm, int n_events, totals *t) {
     sim *m = calloc(1, sizeof *m);
     assert_non_null(m);
     current_seed = seed;
     m->rng = seed * 0x9e3779b97f4a7c15u | 1;
     m->calm = calm;
+    m->slo = slo;
     sim_init(m);
     for (int i = 0; i < n_events; i++)
         sim_event(m);
@@ -55,6 +57,10 @@ static uint64_t run_seed(uint64_t seed, bool calm, int n_events, totals *t) {
     t->steps += m->n_steps;
     t->copies += m->n_copies;
     t->at_limit += m->n_at_limit;
+    t->suspended += m->n_suspended;
+    t->resumed += m->n_resumed;
+    t->held += m->n_held;
+    t->refused += m->n_refused;
     t->recomputed += st.recomputed_tokens;
     for (int i = 0; i <= GS_END_ERROR; i++)
         t->n_end[i] += m->n_end[i];
@@ -63,19 +69,24 @@ static uint64_t run_seed(uint64_t seed, bool calm, int n_events, totals *t) {
     return hash;
 }
 
-static void run_many(bool calm) {
+static void run_many(bool slo, bool calm) {
     const int n_seeds = env_or("GS_SIM_SEEDS", 300);
     const int n_events = env_or("GS_SIM_EVENTS", 1000);
     totals t = {0};
     for (int seed = 1; seed <= n_seeds; seed++)
-        run_seed((uint64_t)seed, calm, n_events, &t);
+        run_seed((uint64_t)seed, slo, calm, n_events, &t);
     print_message("%d seeds: %llu sequences in %llu steps, %llu preempted, %llu tokens recomputed, "
                   "%llu cached, %llu copies, %llu outgrew the pool, %llu preempted to the limit\n",
                   n_seeds, (unsigned long long)t.ended, (unsigned long long)t.steps,
                   (unsigned long long)t.preempted, (unsigned long long)t.recomputed,
                   (unsigned long long)t.cached, (unsigned long long)t.copies,
                   (unsigned long long)t.kv_full, (unsigned long long)t.at_limit);
+    if (slo)
+        print_message("  %llu steps suspended, %llu resumed, %llu times held, %llu refused\n",
+                      (unsigned long long)t.suspended, (unsigned long long)t.resumed,
+                      (unsigned long long)t.held, (unsigned long long)t.refused);
     /* The load reaches what it is meant to test. */
+    assert_true(!slo || (t.suspended > 0 && t.resumed > 0 && t.resumed < t.suspended));
     assert_true(t.preempted > 0 && t.at_limit > 0 && t.recomputed > 0 && t.cached > 0 &&
                 t.copies > 0);
     assert_true(t.n_end[GS_END_STOP] > 0 && t.n_end[GS_END_LENGTH] > 0);
@@ -86,12 +97,14 @@ static void run_many(bool calm) {
 
 static void test_random_with_faults(void **state) {
     (void)state;
-    run_many(false);
+    run_many(false, false);
+    run_many(true, false);
 }
 
 static void test_random_load_only(void **state) {
     (void)state;
-    run_many(true);
+    run_many(false, true);
+    run_many(true, true);
 }
 
 static void test_same_seed_same_decisions(void **state) {
@@ -99,8 +112,9 @@ static void test_same_seed_same_decisions(void **state) {
     totals t = {0};
     uint64_t before = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        const uint64_t hash = run_seed(seed, false, 500, &t);
-        assert_true(run_seed(seed, false, 500, &t) == hash);
+        const bool slo = seed % 2 == 0;
+        const uint64_t hash = run_seed(seed, slo, false, 500, &t);
+        assert_true(run_seed(seed, slo, false, 500, &t) == hash);
         assert_true(hash != before);
         before = hash;
     }

@@ -1,0 +1,60 @@
+/*
+ * Why did I wait: a small record per sequence, filled while it lives and handed out with its end.
+ * It names classes and counts, never another person or text.
+ */
+#ifndef GS_SCHED_EXPLAIN_H
+#define GS_SCHED_EXPLAIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "sched/class.h"
+
+/*  name, text, sentence */
+#define GS_WAIT_MAP(X)                                                                             \
+    X(NONE, "none", "not waiting")                                                                 \
+    X(WINDOW, "window", "held for company, because a shared step costs less")                      \
+    X(CLASS, "class", "a more urgent class is served first")                                       \
+    X(PERSON, "person", "somebody who has used less is served first")                              \
+    X(KV, "kv", "no room in the attention cache")                                                  \
+    X(SEATS, "seats", "all seats for running sequences are taken")                                 \
+    X(BUDGET, "budget", "the step is full: running streams would be late")                         \
+    X(SCHEDULE, "schedule", "background work is paused by its schedule")                           \
+    X(STEP, "step", "the current step had begun before it came")
+
+typedef enum gs_wait {
+#define X(name, text, sentence) GS_WAIT_##name,
+    GS_WAIT_MAP(X)
+#undef X
+        GS_WAIT_COUNT
+} gs_wait;
+
+typedef struct gs_explain {
+    uint64_t id;
+    gs_class cls, asked_cls; /* served as; as submitted */
+    uint32_t person;
+    int64_t arrival_ns;
+    int64_t first_step_ns;  /* 0: has not run yet */
+    int64_t first_token_ns; /* 0: none yet */
+    int64_t end_ns;         /* 0: living */
+    gs_wait wait_now;
+    int64_t wait_ns[GS_WAIT_COUNT]; /* before the first token, and while put back */
+    int32_t n_prompt, n_cached, n_output, max_output;
+    int32_t n_chunks;                   /* prefill */
+    int32_t n_steps;                    /* it took part in */
+    int32_t steps_with[GS_CLASS_COUNT]; /* of them, beside other sequences of this class */
+    int32_t n_preempted, n_suspended;
+    bool running;
+    bool relegated;            /* its first-token target could not be met even alone */
+    bool late;                 /* background: its deadline could not be met when it came */
+    int32_t position;          /* in the queue, from 1; 0: running */
+    int64_t predicted_ttft_ns; /* at admission; -1: no estimate */
+    int64_t predicted_ns;      /* of all its steps, summed */
+    int64_t measured_ns;
+    int64_t charged_ns; /* device time on the person's account */
+} gs_explain;
+
+const char *gs_wait_name(gs_wait w);     /* "kv"; static */
+const char *gs_wait_sentence(gs_wait w); /* static */
+
+#endif

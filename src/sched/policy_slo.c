@@ -1,0 +1,568 @@
+/*
+ * "slo": the step is built from milliseconds, not from request counts.
+ *
+ *   1. streams whose next token is due          (everybody who reads or listens)
+ *   2. targets that this load allows            (a target out of reach must not paralyse)
+ *   3. the horizon: when the step has to end    (Sarathi-Serve's budget, OSDI'24, from a fitted
+ *                                                model and the tightest slack as in Niyama)
+ *   4. prompts, by slack of their class, then by the persons' counters (VTC, OSDI'24)
+ *   5. background in what is left               (HyGen, NeurIPS'25), never less than its floor
+ *   6. safepoints: a background step gives way between layers (ConServe, ICML'26)
+ *
+ * If nothing can be planned although something may run, first come, first served takes over for
+ * that step: its argument that something always moves (policy_fcfs.c) holds here because the
+ * same bound on preemptions and the same check of room apply.
+ */
+#include "sched/slo_impl.h"
+
+#include <math.h>
+
+#include "base/err.h"
+
+#define AHEAD_TOKENS  10    /* a listener's buffer is kept this full */
+#define AHEAD_FROM    20    /* tokens (60 characters) before speech begins */
+#define ROWS_AT_LEAST 4     /* streams a person may keep beside somebody with one */
+#define STAY_NS       0.5e9 /* a prompt in progress stays before one of a counter this much lower */
+#define PACE_CHUNK    128   /* prompts are priced in chunks of this size */
+
+static size_t slo_state_bytes(const gs_sched_config *cfg) {
+    const size_t n_persons = cfg->max_persons > 0 ? cfg->max_persons : 1;
+    return sizeof(slo_state) + n_persons * sizeof(slo_person) +
+           2 * (size_t)cfg->max_seqs * sizeof(slo_charge);
+}
+
+static void slo_init(gs_sched *s) {
+    slo_state *p = slo_of(s);
+    p->n_persons = s->cfg.max_persons > 0 ? s->cfg.max_persons : 1;
+    p->persons = (slo_person *)(void *)(p + 1);
+    p->charges = (slo_charge *)(void *)(p->persons + p->n_persons);
+    p->parked = p->charges + s->cfg.max_seqs;
+    for (uint32_t i = 0; i < p->n_persons; i++)
+        p->persons[i].cfg = s->slo.person;
+    for (int c = 0; c < GS_CLASS_COUNT; c++)
+        p->classes[c].window_ns = (s->classes[c].window_min_ns + s->classes[c].window_max_ns) / 2;
+}
+
+/* ---- 1 to 3: streams, targets, horizon --------------------------------------------------------*/
+
+static bool is_stream(const gs_sched *s, const gs_sched_seq *q) {
+    return !q->parked && slo_interactive(s, q) && gs_sched_is_decode(q);
+}
+
+static int64_t tpot_of(const slo_step *t, gs_class c) {
+    const double least = t->s->slo.tpot_stretch * t->streams_ns;
+    const int64_t target = t->s->classes[c].tpot_ns;
+    return (double)target > least ? target : (int64_t)least;
+}
+
+/* When its next token is due. Who listens or reads from a full buffer can do without for longer
+ * (Andes' delivery timeline, arXiv 2404.16283). */
+static int64_t next_due(const slo_step *t, const gs_sched_seq *q, bool *ahead) {
+    const int64_t due_ns = q->last_token_ns + tpot_of(t, q->d.cls);
+    const int64_t consume_ns = t->s->classes[q->d.cls].consume_ns;
+    *ahead = false;
+    if (consume_ns <= 0 || q->n_output < AHEAD_FROM)
+        return due_ns;
+    const int64_t needed_ns =
+        q->x.first_token_ns + (int64_t)(q->n_output - AHEAD_TOKENS) * consume_ns;
+    *ahead = needed_ns > due_ns;
+    return *ahead ? needed_ns : due_ns;
+}
+
+/* One pass over who is there: streams, persons, and whether anybody waits for a first token. */
+static void look(slo_step *t) {
+    gs_sched *s = t->s;
+    gs_cost_step streams = {0};
+    for (uint32_t i = 0; i < t->p->n_persons; i++)
+        t->p->persons[i].n_running = t->p->persons[i].n_rows = t->p->persons[i].n_rows_taken = 0;
+    for (gs_sched_seq *q = s->running.head; q; q = q->next) {
+        slo_person_of(s, q)->n_running++;
+        if (is_stream(s, q)) {
+            gs_cost_step_add(&streams, 1, q->n_computed, true, true);
+            slo_person_of(s, q)->n_rows++;
+            t->streams = true;
+        } else if (slo_interactive(s, q)) {
+            t->first_waits = true;
+        }
+    }
+    for (gs_sched_seq *q = s->waiting.head; q; q = q->next) {
+        slo_person *u = slo_person_of(s, q);
+        if (slo_interactive(s, q)) {
+            t->first_waits = true;
+            u->n_rows += u->n_rows == 0;
+        }
+    }
+    t->streams_ns = gs_cost_predict(&s->cost, &streams);
+    t->token_ns = gs_cost_prefill(&s->cost, 0, PACE_CHUNK, PACE_CHUNK) / PACE_CHUNK;
+    for (int c = 0; c < GS_CLASS_COUNT; c++) {
+        s->stats.effective_tpot_ns[c] = tpot_of(t, (gs_class)c);
+        s->stats.window_ns[c] = t->p->classes[c].window_ns;
+    }
+}
+
+/* Streams one person may have in a step beside somebody who has few. */
+static int32_t rows_allowed(const slo_step *t) {
+    int32_t n_active = 0, fewest = INT32_MAX;
+    for (uint32_t i = 0; i < t->p->n_persons; i++) {
+        const int32_t n = t->p->persons[i].n_rows;
+        n_active += n > 0;
+        if (n > 0 && n < fewest)
+            fewest = n;
+    }
+    if (n_active < 2 || !slo_rule(t->s, GS_RULE_FAIRNESS))
+        return INT32_MAX;
+    return fewest < INT32_MAX / ROWS_AT_LEAST ? ROWS_AT_LEAST * fewest : INT32_MAX;
+}
+
+/* The streams' tokens, and the horizon that the next ones set. */
+static void plan_streams(slo_step *t) {
+    gs_sched *s = t->s;
+    const int32_t allowed = rows_allowed(t);
+    gs_sched_seq *next;
+    t->horizon_ns = INFINITY;
+    for (gs_sched_seq *q = s->running.head; q; q = next) {
+        bool ahead = false;
+        if (is_stream(s, q)) {
+            const double slack = (double)(next_due(t, q, &ahead) - t->now_ns);
+            slo_person *u = slo_person_of(s, q);
+            t->horizon_ns = slo_min(t->horizon_ns, slack);
+            /* Left out of a step: a stream ahead of its listener while somebody waits for a
+             * first word, and what one person has too many of. Neither when it is due. */
+            const bool spare = (ahead && t->first_waits) || u->n_rows_taken >= allowed;
+            if (q->item < 0 && gs_sched_core_budget(s) > 0 &&
+                (!spare || slack < 2.0 * t->streams_ns)) {
+                u->n_rows_taken++;
+                slo_extend(t, q, 1);
+            }
+        }
+        next = q->next;
+    }
+    gs_cost_step floor = t->x;
+    gs_cost_step_add(&floor, s->slo.tile_tokens, 0, false, true);
+    if (slo_rule(s, GS_RULE_HORIZON))
+        t->horizon_ns = slo_max(t->horizon_ns, gs_cost_predict(&s->cost, &floor));
+    else
+        t->horizon_ns = INFINITY;
+}
+
+/* ---- 4: prompts -------------------------------------------------------------------------------*/
+
+static int32_t n_done(const gs_sched_seq *q) {
+    return q->state == GS_SCHED_RUNNING ? q->n_computed : q->n_peek;
+}
+
+/* Whether q may get prompt tokens in this step. */
+static bool is_candidate(const slo_step *t, const gs_sched_seq *q) {
+    if (q->item >= 0 || q->parked || q->tried == t->s->plan.step)
+        return false;
+    if (q->state == GS_SCHED_RUNNING)
+        return !gs_sched_is_decode(q);
+    return q->admitted || (t->held >> q->d.cls & 1) == 0;
+}
+
+/* What is left to compute alone, and how much time that leaves. */
+static double work_of(const slo_step *t, const gs_sched_seq *q) {
+    const int32_t done = n_done(q), n = gs_sched_n_known(q) - done;
+    return t->token_ns * n + t->s->cost.prefill_ns * n * (done + 0.5 * n);
+}
+
+static double slack_of(const slo_step *t, const gs_sched_seq *q) {
+    bool ahead;
+    const int64_t due_ns = q->n_output > 0 ? next_due(t, q, &ahead) : slo_first_due(t->s, q);
+    return (double)(due_ns - t->now_ns) - work_of(t, q);
+}
+
+typedef struct class_need {
+    int cls; /* -1: all together, by arrival (class rule off) */
+    int32_t n;
+    double order_ns; /* least slack, or its usual place when all are relegated */
+    double slack_ns; /* least slack of those that can still make it; INFINITY: none */
+    double work_ns;
+    bool relegated; /* somebody there is */
+} class_need;
+
+/* A first token that would be late even alone no longer presses the others: it keeps its place
+ * as if half of its target were left, and a least share of each step. */
+static void weigh_need(slo_step *t, gs_sched_seq *q, class_need *d) {
+    const double slack = slack_of(t, q);
+    const gs_class_config *k = &t->s->classes[q->d.cls];
+    if (slack < 0 && q->n_output == 0 && !q->relegated && k->ttft_ns > 0) {
+        q->relegated = true;
+        t->s->stats.n_relegated[q->d.cls]++;
+    }
+    const double place = q->relegated ? 0.5 * (double)k->ttft_ns : slack;
+    if (d->n++ == 0 || place < d->order_ns)
+        d->order_ns = place;
+    if (!q->relegated && slack > 0)
+        d->slack_ns = slo_min(d->slack_ns, slack);
+    d->work_ns += work_of(t, q);
+    d->relegated |= q->relegated;
+}
+
+/* The classes that want prompt tokens, most urgent first. Returns how many. */
+static int order_classes(slo_step *t, class_need out[GS_CLASS_COUNT]) {
+    const gs_sched *s = t->s;
+    const bool classes = slo_rule(s, GS_RULE_CLASSES);
+    class_need need[GS_CLASS_COUNT];
+    for (int c = 0; c < GS_CLASS_COUNT; c++)
+        need[c] = (class_need){.cls = classes ? c : -1, .slack_ns = INFINITY};
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++)
+        for (gs_sched_seq *q = lists[i]->head; q; q = q->next)
+            if (slo_interactive(s, q) && is_candidate(t, q))
+                weigh_need(t, q, &need[classes ? (int)q->d.cls : 0]);
+    int n = 0;
+    for (int c = 0; c < GS_CLASS_COUNT; c++) {
+        if (need[c].n == 0)
+            continue;
+        int at = n++;
+        for (; at > 0 && out[at - 1].order_ns > need[c].order_ns; at--)
+            out[at] = out[at - 1];
+        out[at] = need[c];
+    }
+    return n;
+}
+
+/* Inside a class: lowest counter first, then arrival. A prompt in progress has a head start, so
+ * that two persons' prompts do not take turns and both end late. */
+static gs_sched_seq *best_candidate(const slo_step *t, int cls, bool background) {
+    const gs_sched *s = t->s;
+    const bool fair = slo_rule(s, GS_RULE_FAIRNESS) && (cls >= 0 || background);
+    gs_sched_seq *best = NULL;
+    double best_key = 0.0;
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++)
+        for (gs_sched_seq *q = lists[i]->head; q; q = q->next) {
+            if (slo_interactive(s, q) == background || !is_candidate(t, q) ||
+                (cls >= 0 && (int)q->d.cls != cls))
+                continue;
+            double key = fair ? slo_person_of(s, q)->counter_ns - (i == 0 ? STAY_NS : 0.0) : 0.0;
+            /* Background with a deadline that presses goes before all counters. */
+            if (background && q->d.deadline_ns > 0 && slack_of(t, q) < 2.0 * work_of(t, q) + 2e9)
+                key -= 1e18;
+            if (!best || key < best_key || (key <= best_key && q->ordinal < best->ordinal)) {
+                best = q;
+                best_key = key;
+            }
+        }
+    return best;
+}
+
+/* The largest chunk from pos on, at most n_max tokens, with which the step ends by bound_ns: all,
+ * or a multiple of the kernel's tile. */
+static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, bool samples,
+                   double bound_ns) {
+    const gs_sched *s = t->s;
+    const int32_t tile = s->slo.tile_tokens;
+    const int32_t n_all = left < n_max ? left : n_max;
+    gs_cost_step x = t->x;
+    if (n_all < 1)
+        return 0;
+    gs_cost_step_add(&x, n_all, pos, false, samples && n_all == left);
+    if (gs_cost_predict(&s->cost, &x) <= bound_ns)
+        return n_all;
+    int32_t low = 0, high = n_all / tile; /* in tiles */
+    while (low < high) {
+        const int32_t mid = low + (high - low + 1) / 2;
+        x = t->x;
+        gs_cost_step_add(&x, mid * tile, pos, false, false);
+        if (gs_cost_predict(&s->cost, &x) <= bound_ns)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low * tile;
+}
+
+/* One candidate's chunk. False: the step is full for this bound. */
+static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_least_a_tile) {
+    gs_sched *s = t->s;
+    q->tried = s->plan.step;
+    if (q->state == GS_SCHED_WAITING)
+        q->n_peek = gs_kv_peek(s->kv, q->d.cache_scope, q->d.tokens, gs_sched_n_known(q));
+    int32_t budget = gs_sched_core_budget(s);
+    /* What background is owed is not eaten up before its turn. */
+    if (slo_interactive(s, q) && t->owed_ns > 0 && budget > s->slo.tile_tokens)
+        budget -= s->slo.tile_tokens;
+    const int32_t n_max = budget < s->cfg.prefill_chunk ? budget : s->cfg.prefill_chunk;
+    const int32_t left = gs_sched_n_known(q) - n_done(q);
+    int32_t n = fit(t, n_done(q), left, n_max, !q->d.prefill_only, bound_ns);
+    if (n == 0 && at_least_a_tile && s->plan.n_prefill_tokens == 0) {
+        n = left < n_max ? left : n_max;
+        n = n < s->slo.tile_tokens ? n : s->slo.tile_tokens;
+    }
+    if (n < 1) {
+        q->x.wait_now = GS_WAIT_BUDGET;
+        return false;
+    }
+    if (q->state == GS_SCHED_RUNNING) {
+        slo_extend(t, q, n);
+        return true;
+    }
+    const int rc = slo_start(t, q, n);
+    if (rc < 0)
+        q->x.wait_now = (gs_wait)-rc;
+    return true;
+}
+
+/*
+ * How far the step may go for class i of n: the horizon; less what other classes that wait are to
+ * find left (the class's share, a relegated class's least share); and not so far that a first
+ * token behind it would be late. With nobody streaming the class's quantum bounds the step, so
+ * that whoever comes next waits no longer than that.
+ */
+static double bound_of(const slo_step *t, const class_need *need, int i, int n) {
+    const gs_sched *s = t->s;
+    const gs_class c = need[i].cls >= 0 ? (gs_class)need[i].cls : GS_CLASS_CHAT;
+    const gs_class_config *k = &s->classes[c];
+    if (!slo_rule(s, GS_RULE_HORIZON))
+        return INFINITY;
+    double end = t->streams ? t->horizon_ns : (double)k->quantum_ns;
+    double others = 0.0, least = 0.0;
+    for (int o = i + 1; o < n; o++) {
+        others += need[o].work_ns;
+        if (need[o].relegated)
+            least += s->classes[need[o].cls].min_share * end;
+        if (!t->streams)
+            end = slo_min(end, slo_max(need[o].slack_ns, 0.25 * (double)k->quantum_ns));
+    }
+    const double now = gs_cost_predict(&s->cost, &t->x);
+    const double keep = slo_max((1.0 - k->share) * slo_max(end - now, 0.0), least);
+    return end - slo_min(others, keep);
+}
+
+/* Everybody of the class who did not get into the step, and why. */
+static void give_reasons(slo_step *t, const class_need *need, int n) {
+    const gs_sched *s = t->s;
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    uint32_t planned = 0;
+    for (int32_t i = 0; i < s->plan.n_items; i++)
+        if (s->plan.items[i].prefill)
+            planned |= 1u << s->plan.items[i].cls;
+    for (int i = 0; i < 2; i++)
+        for (gs_sched_seq *q = lists[i]->head; q; q = q->next) {
+            if (q->item >= 0 || q->tried == s->plan.step || q->parked)
+                continue;
+            if (t->held >> q->d.cls & 1)
+                q->x.wait_now = GS_WAIT_WINDOW;
+            else if (!slo_interactive(s, q))
+                q->x.wait_now = s->slo.background_paused ? GS_WAIT_SCHEDULE : GS_WAIT_CLASS;
+            else if (planned >> q->d.cls & 1)
+                q->x.wait_now = GS_WAIT_PERSON;
+            else
+                q->x.wait_now =
+                    n > 0 && need[0].cls != (int)q->d.cls ? GS_WAIT_CLASS : GS_WAIT_BUDGET;
+        }
+}
+
+static int plan_prompts(slo_step *t, class_need need[GS_CLASS_COUNT]) {
+    gs_sched *s = t->s;
+    const int n = order_classes(t, need);
+    for (int i = 0; i < n; i++) {
+        const double bound = bound_of(t, need, i, n);
+        gs_sched_seq *q;
+        while (gs_sched_core_budget(s) > 0 && (q = best_candidate(t, need[i].cls, false)))
+            if (!plan_chunk(t, q, bound, true))
+                break;
+    }
+    return n;
+}
+
+/* ---- 5: background ----------------------------------------------------------------------------*/
+
+static bool has_background(const gs_sched *s) {
+    const gs_class b = GS_CLASS_BACKGROUND;
+    return s->stats.n_running_by_class[b] + s->stats.n_waiting_by_class[b] > 0;
+}
+
+/* The stream that has waited longest for its turn. */
+static gs_sched_seq *oldest_row(const slo_step *t) {
+    gs_sched_seq *best = NULL;
+    for (gs_sched_seq *q = t->s->running.head; q; q = q->next)
+        if (!slo_interactive(t->s, q) && q->item < 0 && !q->parked && gs_sched_is_decode(q) &&
+            q->tried != t->s->plan.step && (!best || q->last_token_ns < best->last_token_ns))
+            best = q;
+    return best;
+}
+
+static void fill_background(slo_step *t, double bound_ns, bool at_least_a_tile) {
+    gs_sched *s = t->s;
+    gs_sched_seq *q;
+    while (gs_sched_core_budget(s) > 0 && (q = oldest_row(t))) {
+        gs_cost_step x = t->x;
+        gs_cost_step_add(&x, 1, q->n_computed, true, true);
+        if (gs_cost_predict(&s->cost, &x) > bound_ns && (s->plan.n_items > 0 || !at_least_a_tile))
+            break;
+        q->tried = s->plan.step;
+        slo_extend(t, q, 1);
+    }
+    while (gs_sched_core_budget(s) > 0 && (q = best_candidate(t, -1, true)))
+        if (!plan_chunk(t, q, bound_ns, at_least_a_tile))
+            break;
+}
+
+/* A step of its own, at the efficient size: with safepoints it gives way anyway, without them no
+ * longer than the quantum. */
+static double own_step_bound(const slo_step *t) {
+    const gs_sched *s = t->s;
+    double bound = (double)s->classes[GS_CLASS_BACKGROUND].quantum_ns;
+    if (s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS)) {
+        gs_cost_step x = {0};
+        gs_cost_step_add(&x, gs_cost_knee(&s->cost, s->cfg.max_batch_tokens), 0, false, false);
+        bound = slo_max(bound, gs_cost_predict(&s->cost, &x));
+    }
+    return t->streams ? slo_min(bound, t->horizon_ns) : bound;
+}
+
+static void plan_background(slo_step *t) {
+    gs_sched *s = t->s;
+    if (s->slo.background_paused || !slo_rule(s, GS_RULE_CLASSES))
+        return;
+    if (s->plan.n_items == 0) {
+        if (s->parked.n_items > 0)
+            gs_sched_core_resume(s);
+        else
+            fill_background(t, own_step_bound(t), true);
+        return;
+    }
+    const double own = gs_cost_predict(&s->cost, &t->x);
+    const double grown = slo_max(s->slo.background_stretch * own, (double)s->slo.background_gap_ns);
+    double bound = slo_min(t->horizon_ns, grown);
+    if (t->owed_ns > 0) /* below its floor it is not asked whether it fits */
+        bound = slo_max(bound, own + slo_min((double)t->owed_ns, (double)s->slo.background_gap_ns));
+    if (!slo_rule(s, GS_RULE_HORIZON))
+        bound = INFINITY;
+    fill_background(t, bound, t->owed_ns > 0);
+}
+
+/* ---- the step ---------------------------------------------------------------------------------*/
+
+/* Something is there that may run and was not held on purpose. */
+static bool must_move(const slo_step *t) {
+    const gs_sched *s = t->s;
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++)
+        for (const gs_sched_seq *q = lists[i]->head; q; q = q->next)
+            if ((slo_interactive(s, q) || !s->slo.background_paused) &&
+                (i == 0 || q->admitted || (t->held >> q->d.cls & 1) == 0))
+                return true;
+    return false;
+}
+
+static bool only_background(const gs_plan *p) {
+    for (int32_t i = 0; i < p->n_items; i++)
+        if (p->items[i].cls != GS_CLASS_BACKGROUND)
+            return false;
+    return p->n_items > 0;
+}
+
+static void slo_build(slo_step *t) {
+    gs_sched *s = t->s;
+    class_need need[GS_CLASS_COUNT];
+    int64_t wake_ns = GS_NEVER_NS;
+    look(t);
+    t->held = slo_windows(t, &wake_ns);
+    plan_streams(t);
+    const int n_need = plan_prompts(t, need);
+    plan_background(t);
+    if (s->plan.resume)
+        return;
+    give_reasons(t, need, n_need);
+    if (s->plan.n_items > 0)
+        return;
+    if (!must_move(t)) {
+        s->plan.wake_ns = wake_ns;
+        return;
+    }
+    if (s->parked.n_items > 0)
+        gs_sched_core_drop_parked(s);
+    for (;;) {
+        gs_policy_fcfs.plan(s, t->now_ns);
+        if (s->plan.n_items > 0 || s->running.n > 0 || s->waiting.n == 0)
+            return;
+        /* The whole pool is free and still too small: it was put back after it had outgrown it. */
+        gs_sched_core_end(s, s->waiting.head, GS_END_ERROR, GS_ERR_KV_FULL);
+    }
+}
+
+static void slo_plan(gs_sched *s, int64_t now_ns) {
+    slo_state *p = slo_of(s);
+    slo_step t = {.s = s, .p = p, .now_ns = now_ns};
+    if (!has_background(s) || s->slo.background_paused)
+        p->background_since_ns = 0;
+    else if (p->background_since_ns == 0)
+        p->background_since_ns = now_ns > 0 ? now_ns : 1;
+    t.owed_ns = slo_background_owed(s, now_ns);
+
+    const bool aged =
+        s->parked.n_items > 0 && now_ns - s->suspended_ns >= s->slo.safepoint_max_age_ns;
+    if (aged)
+        gs_sched_core_resume(s);
+    else
+        slo_build(&t);
+    /* A step that had to be gone on with, and what is owed, is not put aside again at once. */
+    s->plan.may_yield = s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS) &&
+                        s->parked.n_items == 0 && !(aged && t.owed_ns > 0) &&
+                        only_background(&s->plan);
+    if (s->plan.n_items > 0 && !s->plan.resume)
+        slo_weigh_items(s);
+}
+
+/* A voice or chat that came since the step began: one that was there before had its chance. */
+static bool slo_should_yield(const gs_sched *s, int64_t now_ns) {
+    (void)now_ns;
+    for (const gs_sched_seq *q = s->waiting.tail; q && q->x.wait_now == GS_WAIT_STEP; q = q->prev)
+        if (q->d.cls <= GS_CLASS_CHAT && !q->cancelled)
+            return true;
+    return false;
+}
+
+static void swap_charges(gs_sched *s) {
+    slo_state *p = slo_of(s);
+    slo_charge *const charges = p->charges;
+    p->charges = p->parked;
+    p->parked = charges;
+}
+
+/* ---- events -----------------------------------------------------------------------------------*/
+
+static void slo_on_submit(gs_sched *s, gs_sched_seq *q, int64_t now_ns) {
+    slo_person_joins(s, q);
+    slo_window_arrival(s, q->d.cls, now_ns);
+}
+
+static void slo_on_measured(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
+    slo_charge_step(s, elapsed_ns, now_ns);
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        const gs_sched_seq *q = s->planned[i];
+        if (s->plan.items[i].sample && q->n_output == 0 && s->classes[q->d.cls].ttft_ns > 0)
+            slo_judge(s, q->d.cls, now_ns > slo_first_due(s, q));
+    }
+}
+
+static void slo_on_end(gs_sched *s, const gs_sched_seq *q) {
+    const gs_class_config *k = &s->classes[q->d.cls];
+    const bool whole = q->end.reason <= GS_END_DONE;
+    int64_t due_ns = q->d.deadline_ns;
+    if (due_ns == 0 && k->complete_ns > 0)
+        due_ns = q->d.arrival_ns + k->complete_ns;
+    if (whole && k->ttft_ns == 0 && due_ns > 0)
+        slo_judge(s, q->d.cls, s->now_ns > due_ns);
+    slo_person_leaves(s, q);
+}
+
+const gs_policy_ops gs_policy_slo = {.name = "slo",
+                                     .plan = slo_plan,
+                                     .state_bytes = slo_state_bytes,
+                                     .init = slo_init,
+                                     .classify = slo_classify,
+                                     .admit = slo_admit,
+                                     .on_submit = slo_on_submit,
+                                     .on_measured = slo_on_measured,
+                                     .on_suspend = swap_charges,
+                                     .on_resume = swap_charges,
+                                     .set_person = slo_set_person,
+                                     .get_person = slo_get_person,
+                                     .on_end = slo_on_end,
+                                     .should_yield = slo_should_yield,
+                                     .check = slo_check};

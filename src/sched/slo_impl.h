@@ -1,0 +1,114 @@
+/* Inside of the "slo" policy: policy_slo.c builds the step, slo_fair.c keeps persons' accounts,
+ * slo_room.c finds seats and KV blocks, slo_admit.c judges newcomers. Private to sched/. */
+#ifndef GS_SCHED_SLO_IMPL_H
+#define GS_SCHED_SLO_IMPL_H
+
+#include "sched/sched_impl.h"
+
+#define SLO_BUCKETS   10 /* seconds over which background's floor is counted */
+#define SLO_BUCKET_NS 1000000000LL
+
+typedef struct slo_person {
+    gs_person_config cfg;
+    double counter_ns; /* weighted device time, lifted on return (VTC) */
+    int64_t charged_ns;
+    double output_tokens; /* moving average of answers' length */
+    int32_t n_live;       /* waiting and running */
+    int32_t n_running;    /* while a step is built */
+    int32_t n_rows;       /* interactive: streams, or 1 for one that waits; while building */
+    int32_t n_rows_taken;
+    int64_t day_began_ns, day_ns;
+} slo_person;
+
+/* An item's part in its step's time; kept beside the plan, also while that is suspended. */
+typedef struct slo_charge {
+    double weight; /* what the step would save without it, and its part of what all share */
+    double useful; /* 0..1: not recomputed, not a public prefix */
+    bool background;
+} slo_charge;
+
+typedef struct slo_class {
+    double gap_ns; /* moving average between arrivals; 0: none yet */
+    int64_t last_arrival_ns;
+    int64_t window_ns; /* moved by misses within the class's bounds */
+} slo_class;
+
+typedef struct slo_state {
+    slo_class classes[GS_CLASS_COUNT];
+    double last_counter_ns;         /* of the person that left last */
+    int64_t background_since_ns;    /* it has had work since; 0: has none */
+    int64_t bucket_ns[SLO_BUCKETS]; /* background's device time by second */
+    int64_t bucket;                 /* number of the newest second */
+    uint32_t n_persons;
+    slo_person *persons; /* [n_persons] */
+    slo_charge *charges; /* [max_seqs] of the plan */
+    slo_charge *parked;  /* [max_seqs] of the suspended step */
+} slo_state;
+
+/* One step while it is built. */
+typedef struct slo_step {
+    gs_sched *s;
+    slo_state *p;
+    int64_t now_ns;
+    gs_cost_step x;    /* what is planned so far */
+    double token_ns;   /* price of a prompt token in large chunks */
+    double streams_ns; /* T of all interactive streams alone */
+    double horizon_ns; /* the step ends by then; INFINITY without streams */
+    bool streams;      /* somebody reads or listens */
+    bool first_waits;  /* somebody waits for a first token */
+    uint32_t held;     /* classes whose newcomers are held: bit per class */
+    int64_t owed_ns;   /* to background */
+    bool kv_blocked;   /* a newcomer waits for blocks: worse ones don't pass it */
+    gs_class kv_blocked_by;
+} slo_step;
+
+static inline slo_state *slo_of(const gs_sched *s) {
+    return gs_sched_policy_state(s);
+}
+static inline bool slo_rule(const gs_sched *s, gs_rule rule) {
+    return (s->slo.rules_off & (uint32_t)rule) == 0;
+}
+/* With the class rule off there is only one class. */
+static inline bool slo_interactive(const gs_sched *s, const gs_sched_seq *q) {
+    return q->d.cls != GS_CLASS_BACKGROUND || !slo_rule(s, GS_RULE_CLASSES);
+}
+static inline slo_person *slo_person_of(const gs_sched *s, const gs_sched_seq *q) {
+    slo_state *p = slo_of(s);
+    return &p->persons[q->d.person < p->n_persons ? q->d.person : 0];
+}
+static inline double slo_max(double a, double b) {
+    return a > b ? a : b;
+}
+static inline double slo_min(double a, double b) {
+    return a < b ? a : b;
+}
+
+/* ---- slo_fair.c ---- */
+double slo_expected_output(const gs_sched *s, const gs_sched_seq *q); /* tokens still to come */
+void slo_person_joins(gs_sched *s, gs_sched_seq *q);
+void slo_person_leaves(gs_sched *s, const gs_sched_seq *q);
+void slo_weigh_items(gs_sched *s); /* charges of the plan that is ready */
+void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns);
+int64_t slo_background_owed(const gs_sched *s, int64_t now_ns);
+int slo_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg);
+int slo_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out);
+int slo_check(const gs_sched *s, char *err, size_t errlen);
+
+/* ---- slo_room.c ---- */
+/* Plans up to n tokens of a running sequence, taking blocks from victims. As core_extend. */
+int slo_extend(slo_step *t, gs_sched_seq *q, int32_t n);
+/* Starts a waiting one with up to n tokens. A token count, or why not (-gs_wait). */
+int slo_start(slo_step *t, gs_sched_seq *q, int32_t n);
+
+/* ---- slo_admit.c ---- */
+gs_class slo_classify(const gs_sched *s, const gs_seq_desc *d, int32_t n_cached);
+int slo_admit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admission *out);
+/* When its first token is due. */
+int64_t slo_first_due(const gs_sched *s, const gs_sched_seq *q);
+/* Which classes' newcomers are better held for company, and until when. */
+uint32_t slo_windows(slo_step *t, int64_t *until_ns);
+void slo_window_arrival(gs_sched *s, gs_class c, int64_t now_ns);
+/* Counts a first token, or an end, against its target and moves the class's window. */
+void slo_judge(gs_sched *s, gs_class c, bool missed);
+
+#endif
