@@ -122,15 +122,16 @@ static void token_bytes(const gs_req *r, int32_t id, gs_buf *piece) {
 /* {"token": ..., "logprob": ..., "bytes": [...]}, left open for more members. */
 static void token_object(gs_jsonw *w, const gs_req *r, const gs_token_prob *t, gs_buf *piece) {
     token_bytes(r, t->id, piece);
+    const char *text = piece->data ? piece->data : "";
     gs_jsonw_obj(w);
     gs_jsonw_key(w, "token");
-    gs_jsonw_strn(w, piece->data ? piece->data : "", piece->len);
+    gs_jsonw_strn(w, text, piece->len);
     gs_jsonw_key(w, "logprob");
     gs_jsonw_num(w, (double)t->logprob);
     gs_jsonw_key(w, "bytes");
     gs_jsonw_arr(w);
     for (size_t i = 0; i < piece->len; i++)
-        gs_jsonw_int(w, (unsigned char)piece->data[i]);
+        gs_jsonw_int(w, (unsigned char)text[i]);
     gs_jsonw_end_arr(w);
 }
 

@@ -52,10 +52,15 @@ int gs_http_n_connections(const gs_http_server *s) {
 /* IPv6 counts by /64, because one machine has all of it to choose from. */
 static uint64_t peer_key(const struct sockaddr_storage *sa) {
     uint64_t key = 0;
-    if (sa->ss_family == AF_INET6)
-        memcpy(&key, &((const struct sockaddr_in6 *)sa)->sin6_addr, sizeof key);
-    else
-        key = ((const struct sockaddr_in *)sa)->sin_addr.s_addr;
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    if (sa->ss_family == AF_INET6) {
+        memcpy(&v6, sa, sizeof v6);
+        memcpy(&key, &v6.sin6_addr, sizeof key);
+    } else {
+        memcpy(&v4, sa, sizeof v4);
+        key = v4.sin_addr.s_addr;
+    }
     return key;
 }
 
@@ -315,9 +320,11 @@ static int open_listener(const char *host, int port, int *out_fd, char *err, siz
 static int bound_port(int fd) {
     struct sockaddr_storage sa = {0};
     socklen_t len = sizeof sa;
+    struct sockaddr_in any;
     getsockname(fd, (struct sockaddr *)&sa, &len);
-    return ntohs(sa.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)&sa)->sin6_port
-                                          : ((const struct sockaddr_in *)&sa)->sin_port);
+    /* The port lies at the same place in both families. */
+    memcpy(&any, &sa, sizeof any);
+    return ntohs(any.sin_port);
 }
 
 static int open_listeners(gs_http_server *s, char *err, size_t errlen) {
