@@ -94,7 +94,7 @@ with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
 libs_of = $(patsubst %,$(B)/lib%.a,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))))
 
 .DEFAULT_GOAL := all
-.PHONY: all help unit test lint format fuzz fuzz-bins sanitize tsan clean docs bench check-includes print-deps FORCE
+.PHONY: all help unit test lint format fuzz fuzz-bins sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -197,7 +197,9 @@ $(foreach f,$(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC)),$(eval $(call fuzz_rule,$(f
 # ---- Benchmarks: bench/bench_*.c, each with everything linked --------------------------------
 BENCH_SRC := $(wildcard bench/bench_*.c)
 BENCH_BIN := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
-bench: $(BENCH_BIN) ## build the micro-benchmarks (bench/bench_*.c)
+bench-bins: $(BENCH_BIN) ## build the micro-benchmarks (bench/bench_*.c)
+bench: $(B)/gamasot ## rates beside llama.cpp and OpenVINO, interleaved (builds the peers; long)
+	@sh bench/build-peer && sh bench/make-models && python3 bench/compare.py $(BENCH_ARGS)
 $(B)/bench/bench_%: $(B)/bench/bench_%.o $(call libs_of,cli) $(RUST_LIB) $(B)/llhttp.a
 	@$(link) $(LDLIBS)
 
