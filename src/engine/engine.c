@@ -113,11 +113,13 @@ static void wake_owner(gs_engine *e) {
 }
 
 /* A full outbox means that the event loop is thousands of events behind: wait for it rather than
- * lose one. The loop never waits for the engine, so this can't deadlock. */
+ * lose one. The loop waits for the engine in gs_engine_free alone, and then nobody polls. */
 static void post(gs_engine *e, gs_event *ev) {
     ev->time_ns = gs_now_ns();
     e->posted = true;
     while (!gs_spsc_push(&e->outbox, ev)) {
+        if (atomic_load(&e->stop))
+            return;
         wake_owner(e);
         e->posted = true;
         struct timespec t = {0, 100 * GS_NS_PER_US};

@@ -11,7 +11,8 @@
  *
  * Ownership of a gs_seq: the caller's until gs_engine_submit; the engine's until the event
  * GS_EVENT_REJECTED or GS_EVENT_END for it has been polled; then the caller's again, to free.
- * Every submitted sequence gets exactly one of:  REJECTED,  or  ADMITTED ... TOKEN* ... END.
+ * Every submitted sequence gets exactly one of:  REJECTED,  or  ADMITTED ... TOKEN* ... END;  or
+ * END alone, when it was cancelled before the engine could reject it.
  */
 #ifndef GS_ENGINE_ENGINE_H
 #define GS_ENGINE_ENGINE_H

@@ -72,8 +72,12 @@ static void fake_sample(const fake *f, const gs_batch_item *it) {
     /* Halving probabilities, so that tests can recompute every number. */
     out->logprob = -0.6931472f;
     out->n_top = it->sampler->n_logprobs > 0 ? it->sampler->n_logprobs : 0;
+    if (out->n_top > GS_MAX_TOP_LOGPROBS)
+        out->n_top = GS_MAX_TOP_LOGPROBS;
     for (int32_t i = 0; i < out->n_top; i++) {
-        int32_t id = f->cfg.first_token + (out->token - f->cfg.first_token + i) % f->cfg.n_tokens;
+        /* The end token lies outside [first, first + n): the others count from the first then. */
+        int32_t from = out->token == f->cfg.eos_token ? 0 : out->token - f->cfg.first_token;
+        int32_t id = f->cfg.first_token + (from + i) % f->cfg.n_tokens;
         out->top[i] = (gs_token_prob){i == 0 ? out->token : id, -0.6931472f * (float)(i + 1)};
     }
 }

@@ -1,0 +1,666 @@
+/* The engine thread over the fake backend: every submitted sequence ends exactly once, whatever
+ * happens, and its text depends on nothing but its prompt. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+
+#define MAX_TRACKS 64
+#define MAX_OUT    2048
+/* Only there so that a hanging test ends. */
+#define PATIENCE_NS (120 * GS_NS_PER_S)
+
+typedef struct track {
+    gs_seq *q;
+    int n_admitted, n_rejected, n_end;
+    int32_t out[MAX_OUT];
+    int32_t n_out, n_cached;
+    gs_admission adm;
+    gs_seq_end end;
+} track;
+
+typedef struct rig {
+    gs_engine *e;
+    gs_fake_config fc;
+    gs_engine_config ec;
+    int fail_open;
+    atomic_int wakes;
+    track t[MAX_TRACKS];
+} rig;
+
+static int open_fake(void *arg, gs_backend **out, char *err, size_t errlen) {
+    rig *r = arg;
+    if (r->fail_open)
+        return gs_fail(err, errlen, r->fail_open, "no such model");
+    return gs_fake_create(&r->fc, out);
+}
+
+static void count_wake(void *arg) {
+    atomic_fetch_add(&((rig *)arg)->wakes, 1);
+}
+
+static rig *rig_new(void) {
+    rig *r = calloc(1, sizeof(*r));
+    assert_non_null(r);
+    r->fc = (gs_fake_config){.n_vocab = 1000,
+                             .max_context = 4096,
+                             .max_batch_tokens = 512,
+                             .max_seqs = 64,
+                             .block_tokens = 16,
+                             .n_kv_blocks = 8192,
+                             .first_token = 10,
+                             .n_tokens = 900,
+                             .eos_token = 2};
+    r->ec = (gs_engine_config){.open = open_fake,
+                               .open_arg = r,
+                               .max_waiting = 128,
+                               .prefill_chunk = 256,
+                               .max_persons = 4,
+                               .wake = count_wake,
+                               .wake_arg = r,
+                               .check = true};
+    return r;
+}
+
+static void nap(int64_t ns) {
+    struct timespec t = {ns / GS_NS_PER_S, ns % GS_NS_PER_S};
+    nanosleep(&t, NULL);
+}
+
+static void rig_start(rig *r) {
+    char err[256] = "";
+    assert_int_equal(gs_engine_create(&r->ec, &r->e, err, sizeof(err)), 0);
+    while (gs_engine_get_state(r->e) == GS_ENGINE_LOADING)
+        nap(100000);
+}
+
+static void rig_stop(rig *r) {
+    gs_engine_free(r->e);
+    for (int i = 0; i < MAX_TRACKS; i++)
+        gs_seq_free(r->t[i].q);
+    free(r);
+}
+
+/* A prompt of n tokens that begins with n_shared common ones. */
+static gs_seq *make(track *t, int32_t which, int32_t n, int32_t n_shared, int32_t max_output) {
+    int32_t prompt[4200];
+    assert_true(n <= 4200);
+    for (int32_t i = 0; i < n; i++)
+        prompt[i] = i < n_shared ? 100 + i % 300 : 10 + (i * 7 + which * 131) % 900;
+    if (t->q)
+        gs_seq_free(t->q);
+    memset(t, 0, sizeof(*t));
+    t->q = gs_seq_create(prompt, n, max_output);
+    assert_non_null(t->q);
+    t->q->sampler.temperature = 0;
+    t->q->owner = t;
+    return t->q;
+}
+
+static void submit(rig *r, int i, int32_t n, int32_t n_shared, int32_t max_output) {
+    gs_engine_submit(r->e, make(&r->t[i], i, n, n_shared, max_output));
+}
+
+static bool done(const track *t) {
+    return t->n_end + t->n_rejected > 0;
+}
+
+/* Takes one event if there is one and checks that it may come now. */
+static bool take(rig *r, gs_event *ev) {
+    if (!gs_engine_poll(r->e, ev))
+        return false;
+    track *t = ev->seq->owner;
+    assert_ptr_equal(t->q, ev->seq);
+    assert_false(done(t));
+    switch (ev->kind) {
+    case GS_EVENT_ADMITTED:
+        assert_int_equal(t->n_admitted++, 0);
+        t->adm = ev->u.admission;
+        break;
+    case GS_EVENT_REJECTED:
+        assert_int_equal(t->n_admitted, 0);
+        t->n_rejected++;
+        t->adm = ev->u.admission;
+        break;
+    case GS_EVENT_TOKEN:
+        assert_int_equal(t->n_admitted, 1);
+        if (t->n_out == 0)
+            t->n_cached = ev->u.token.n_cached;
+        assert_true(t->n_out < MAX_OUT);
+        t->out[t->n_out++] = ev->u.token.sample.token;
+        break;
+    case GS_EVENT_END:
+        t->n_end++;
+        t->end = ev->u.end;
+        assert_ptr_equal(t->end.user, t->q);
+        break;
+    }
+    return true;
+}
+
+static gs_event next(rig *r) {
+    gs_event ev;
+    int64_t began = gs_now_ns();
+    while (!take(r, &ev)) {
+        if (gs_now_ns() - began > PATIENCE_NS)
+            fail_msg("no event came");
+        nap(20000);
+    }
+    return ev;
+}
+
+static void finish(rig *r, int n) {
+    for (int i = 0; i < n; i++) {
+        while (!done(&r->t[i]))
+            next(r);
+    }
+}
+
+/* Waits for the published numbers to say so. */
+static void no_blocks_are_held(rig *r) {
+    gs_engine_stats s;
+    int64_t began = gs_now_ns();
+    do {
+        gs_engine_get_stats(r->e, &s);
+        if (gs_now_ns() - began > PATIENCE_NS)
+            fail_msg("%u blocks held, %d running, %d waiting", s.kv_blocks_held, s.n_running,
+                     s.n_waiting);
+    } while (s.kv_blocks_held > 0 || s.n_running > 0 || s.n_waiting > 0);
+}
+
+static void same_text(const track *a, const track *b) {
+    assert_int_equal(a->n_out, b->n_out);
+    assert_memory_equal(a->out, b->out, (size_t)a->n_out * sizeof(a->out[0]));
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static void a_sequence_is_admitted_gives_tokens_and_ends_once(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    rig_start(r);
+    submit(r, 0, 5, 0, 10);
+    finish(r, 1);
+    const track *t = &r->t[0];
+    assert_int_equal(t->n_admitted, 1);
+    assert_int_equal(t->n_out, 10);
+    assert_int_equal(t->end.reason, GS_END_LENGTH);
+    assert_int_equal(t->end.n_output, 10);
+    assert_memory_equal(t->q->desc.tokens + 5, t->out, 10 * sizeof(int32_t));
+    assert_true(atomic_load(&r->wakes) >= 2);
+    no_blocks_are_held(r);
+    gs_event ev;
+    assert_false(gs_engine_poll(r->e, &ev));
+    rig_stop(r);
+}
+
+static void an_end_token_stops_and_ignore_eos_does_not(void **state) {
+    (void)state;
+    static const int32_t eog[] = {2};
+    rig *r = rig_new();
+    r->fc.eos_after = 4;
+    rig_start(r);
+    for (int i = 0; i < 2; i++) {
+        gs_seq *q = make(&r->t[i], i, 5, 0, 10);
+        q->sampler.eog = eog;
+        q->sampler.n_eog = 1;
+        q->sampler.ignore_eos = i == 1;
+        gs_engine_submit(r->e, q);
+    }
+    finish(r, 2);
+    assert_int_equal(r->t[0].end.reason, GS_END_STOP);
+    assert_int_equal(r->t[0].n_out, 4);
+    assert_int_equal(r->t[0].out[3], 2);
+    assert_int_equal(r->t[1].end.reason, GS_END_LENGTH);
+    assert_int_equal(r->t[1].n_out, 10);
+    rig_stop(r);
+}
+
+static void what_can_not_run_is_rejected_with_a_reason(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.max_context = 64;
+    r->fc.max_seqs = 1;
+    r->fc.step_ns = GS_NS_PER_MS;
+    r->ec.max_waiting = 2;
+    rig_start(r);
+    submit(r, 0, 64, 0, 1); /* no room for one token */
+    submit(r, 1, 100, 0, 1);
+    finish(r, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(r->t[i].n_rejected, 1);
+        assert_int_equal(r->t[i].adm.code, GS_ERR_CONTEXT);
+        assert_string_equal(r->t[i].adm.field, "prompt");
+    }
+    for (int i = 0; i < 8; i++)
+        submit(r, i, 5, 0, 40);
+    finish(r, 8);
+    int n_overloaded = 0;
+    for (int i = 0; i < 8; i++) {
+        if (r->t[i].n_rejected) {
+            assert_int_equal(r->t[i].adm.code, GS_ERR_OVERLOADED);
+            assert_true(r->t[i].adm.retry_after_ns > 0);
+            n_overloaded++;
+        }
+    }
+    assert_true(n_overloaded >= 4 && n_overloaded < 8);
+    /* Output beyond the context is cut, not refused. */
+    submit(r, 0, 60, 0, 1000);
+    finish(r, 1);
+    assert_int_equal(r->t[0].n_out, 4);
+    assert_int_equal(r->t[0].end.reason, GS_END_LENGTH);
+    rig_stop(r);
+}
+
+static void an_engine_that_failed_to_open_rejects_everything(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fail_open = GS_ERR_FORMAT;
+    rig_start(r);
+    assert_int_equal(gs_engine_get_state(r->e), GS_ENGINE_FAILED);
+    assert_string_equal(gs_engine_error(r->e), "no such model");
+    assert_true(atomic_load(&r->wakes) >= 1);
+    for (int round = 0; round < 200; round++) {
+        submit(r, 0, 5, 0, 5);
+        submit(r, 1, 5, 0, 5);
+        gs_engine_cancel(r->e, r->t[1].q); /* may come before or after the refusal */
+        finish(r, 2);
+        assert_int_equal(r->t[0].n_rejected, 1);
+        assert_int_equal(r->t[0].adm.code, GS_ERR_UNAVAILABLE);
+    }
+    rig_stop(r);
+}
+
+static void a_configuration_that_fits_nothing_fails_to_open(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.n_tokens = 0;
+    rig_start(r);
+    assert_int_equal(gs_engine_get_state(r->e), GS_ENGINE_FAILED);
+    rig_stop(r);
+    r = rig_new();
+    r->ec.prefill_chunk = 0; /* the scheduler refuses; the open backend must go again */
+    rig_start(r);
+    assert_int_equal(gs_engine_get_state(r->e), GS_ENGINE_FAILED);
+    assert_non_null(strstr(gs_engine_error(r->e), "scheduler"));
+    rig_stop(r);
+}
+
+/* ---- Cancel ---------------------------------------------------------------------------------- */
+
+static void cancel_at_any_moment_ends_exactly_once(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    gs_rng rng;
+    gs_rng_seed(&rng, 1);
+    rig_start(r);
+    int n_cancelled = 0, n_complete = 0;
+    for (int round = 0; round < 1500; round++) {
+        int n = (int)(1 + gs_rng_below(&rng, 4));
+        for (int i = 0; i < n; i++)
+            submit(r, i, (int32_t)(1 + gs_rng_below(&rng, 40)), 16,
+                   (int32_t)(1 + gs_rng_below(&rng, 6)));
+        for (int i = 0; i < n; i++) {
+            uint64_t how = gs_rng_below(&rng, 4);
+            gs_event ev;
+            for (uint64_t k = gs_rng_below(&rng, 12); how > 0 && k > 0; k--)
+                (void)take(r, &ev);
+            if (how == 2) {
+                for (volatile uint64_t spin = gs_rng_below(&rng, 20000); spin > 0; spin--)
+                    ;
+            }
+            if (how == 3)
+                continue;
+            if (!done(&r->t[i])) { /* the owner knows that it is over once it has polled the end */
+                gs_engine_cancel(r->e, r->t[i].q);
+                gs_engine_cancel(r->e, r->t[i].q);
+            }
+        }
+        finish(r, n);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(r->t[i].n_end, 1);
+            n_cancelled += r->t[i].end.reason == GS_END_CANCELLED;
+            n_complete += r->t[i].end.reason == GS_END_LENGTH;
+            /* Freed at once: a message still in the queue would be a use after free. */
+            gs_seq_free(r->t[i].q);
+            r->t[i].q = NULL;
+        }
+    }
+    assert_true(n_cancelled > 100);
+    assert_true(n_complete > 100);
+    no_blocks_are_held(r);
+    rig_stop(r);
+}
+
+static void a_cancelled_sequence_waiting_or_running_frees_its_blocks(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.max_seqs = 1;
+    r->fc.step_ns = GS_NS_PER_MS;
+    rig_start(r);
+    submit(r, 0, 100, 0, 2000);
+    submit(r, 1, 100, 0, 2000);
+    while (r->t[0].n_out < 3)
+        next(r);
+    gs_engine_cancel(r->e, r->t[1].q); /* waits */
+    gs_engine_cancel(r->e, r->t[0].q); /* runs */
+    finish(r, 2);
+    assert_int_equal(r->t[0].end.reason, GS_END_CANCELLED);
+    assert_int_equal(r->t[1].end.reason, GS_END_CANCELLED);
+    assert_int_equal(r->t[1].n_out, 0);
+    no_blocks_are_held(r);
+    rig_stop(r);
+}
+
+/* ---- Faults ---------------------------------------------------------------------------------- */
+
+static void a_failing_step_ends_its_sequences_and_no_others(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.max_seqs = 2;
+    r->fc.fail_step = 5;
+    rig_start(r);
+    for (int i = 0; i < 3; i++)
+        submit(r, i, 5, 0, 20);
+    finish(r, 3);
+    int n_failed = 0;
+    for (int i = 0; i < 3; i++) {
+        if (r->t[i].end.reason == GS_END_ERROR) {
+            assert_int_equal(r->t[i].end.err, GS_ERR_BACKEND);
+            n_failed++;
+        } else {
+            assert_int_equal(r->t[i].n_out, 20);
+        }
+    }
+    assert_in_range(n_failed, 1, 2);
+    assert_int_equal(r->t[2].n_out, 20); /* it was waiting for a slot */
+    no_blocks_are_held(r);
+    /* Nothing of the failed step may be found in the prefix cache: the text is that of a cold run.
+     */
+    rig *cold = rig_new();
+    rig_start(cold);
+    submit(r, 0, 5, 0, 20);
+    submit(cold, 0, 5, 0, 20);
+    finish(r, 1);
+    finish(cold, 1);
+    same_text(&r->t[0], &cold->t[0]);
+    rig_stop(cold);
+    rig_stop(r);
+}
+
+static void a_failing_item_ends_alone(void **state) {
+    (void)state;
+    rig *good = rig_new(), *r = rig_new();
+    r->fc.fail_item_step = 6;
+    r->fc.step_ns = good->fc.step_ns = GS_NS_PER_MS; /* all four join before step 6 */
+    rig_start(good);
+    rig_start(r);
+    for (int i = 0; i < 4; i++) {
+        submit(good, i, 5, 0, 20);
+        submit(r, i, 5, 0, 20);
+    }
+    finish(good, 4);
+    finish(r, 4);
+    int n_failed = 0;
+    for (int i = 0; i < 4; i++) {
+        if (r->t[i].end.reason == GS_END_ERROR) {
+            n_failed++;
+            assert_true(r->t[i].n_out < 20);
+            assert_memory_equal(r->t[i].out, good->t[i].out, (size_t)r->t[i].n_out * 4);
+        } else {
+            same_text(&r->t[i], &good->t[i]);
+        }
+    }
+    assert_int_equal(n_failed, 1);
+    no_blocks_are_held(r);
+    rig_stop(good);
+    rig_stop(r);
+}
+
+static void a_hanging_backend_is_seen_and_let_go(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.hang_step = 3;
+    rig_start(r);
+    submit(r, 0, 5, 0, 20);
+    while (r->t[0].n_out < 2)
+        next(r);
+    gs_engine_stats s;
+    int64_t age_ns = 0;
+    while (age_ns < 20 * GS_NS_PER_MS) { /* the step stays open, its age grows */
+        gs_engine_get_stats(r->e, &s);
+        age_ns = s.step_began_ns ? gs_now_ns() - s.step_began_ns : 0;
+        nap(GS_NS_PER_MS);
+    }
+    submit(r, 1, 5, 0, 5);
+    submit(r, 2, 5, 0, 5);
+    gs_engine_cancel(r->e, r->t[2].q);
+    nap(5 * GS_NS_PER_MS);
+    gs_event ev;
+    assert_false(take(r, &ev));
+    gs_fake_release(gs_engine_backend(r->e));
+    finish(r, 3);
+    assert_int_equal(r->t[0].end.reason, GS_END_ERROR);
+    assert_int_equal(r->t[0].n_out, 2);
+    assert_int_equal(r->t[1].end.reason, GS_END_LENGTH);
+    assert_int_equal(r->t[2].n_out, 0);
+    rig_stop(r);
+}
+
+static uint64_t steps_at_rest(rig *r) {
+    gs_engine_stats s;
+    uint64_t last = UINT64_MAX;
+    for (;;) {
+        gs_engine_get_stats(r->e, &s);
+        if (s.steps == last)
+            return last;
+        last = s.steps;
+        nap(60 * GS_NS_PER_MS);
+    }
+}
+
+static void a_slow_reader_stops_the_engine_and_loses_nothing(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    rig_start(r);
+    for (int i = 0; i < 64; i++)
+        submit(r, i, 4, 0, 300); /* 19,200 tokens; the outbox holds 8,192 events */
+    assert_true(steps_at_rest(r) < 300);
+    finish(r, 64);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(r->t[i].n_out, 300);
+    no_blocks_are_held(r);
+    rig_stop(r);
+}
+
+static void freeing_with_a_full_outbox_does_not_wait_for_a_reader(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    rig_start(r);
+    for (int i = 0; i < 64; i++)
+        submit(r, i, 4, 0, 300);
+    assert_true(steps_at_rest(r) < 300);
+    rig_stop(r);
+}
+
+/* ---- Text ------------------------------------------------------------------------------------ */
+
+static void preempted_sequences_give_the_same_text(void **state) {
+    (void)state;
+    rig *roomy = rig_new(), *r = rig_new();
+    r->fc.n_kv_blocks = 24; /* 384 tokens; six sequences want 6 * 140 */
+    rig_start(roomy);
+    rig_start(r);
+    for (int i = 0; i < 6; i++) {
+        submit(roomy, i, 20, 0, 120);
+        submit(r, i, 20, 0, 120);
+    }
+    finish(roomy, 6);
+    finish(r, 6);
+    gs_engine_stats s;
+    gs_engine_get_stats(r->e, &s);
+    assert_true(s.preemptions > 0);
+    assert_true(s.recomputed_tokens > 0);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(r->t[i].n_out, 120);
+        same_text(&r->t[i], &roomy->t[i]);
+    }
+    no_blocks_are_held(r);
+    rig_stop(roomy);
+    rig_stop(r);
+}
+
+static void a_prefix_hit_gives_the_text_of_a_cold_run(void **state) {
+    (void)state;
+    rig *cold = rig_new(), *r = rig_new();
+    cold->ec.no_prefix_cache = true;
+    rig_start(cold);
+    rig_start(r);
+    for (int round = 0; round < 12; round++) {
+        /* Common beginnings of all lengths, also ones that end inside a block. */
+        int32_t n_shared = 5 + 9 * round, n = n_shared + 7;
+        for (int i = 0; i < 3; i++) {
+            submit(cold, i, n, n_shared, 30);
+            submit(r, i, n, n_shared, 30);
+            finish(cold, i + 1);
+            finish(r, i + 1);
+            same_text(&r->t[i], &cold->t[i]);
+            assert_int_equal(cold->t[i].n_cached, 0);
+        }
+        if (n_shared >= 32)
+            assert_true(r->t[2].n_cached >= 16);
+    }
+    rig_stop(cold);
+    rig_stop(r);
+}
+
+static void scopes_do_not_share_a_prefix(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    rig_start(r);
+    for (int i = 0; i < 3; i++) {
+        gs_seq *q = make(&r->t[i], 0, 100, 100, 2);
+        q->desc.cache_scope = i == 1 ? 7 : 8;
+        gs_engine_submit(r->e, q);
+        finish(r, i + 1);
+    }
+    assert_int_equal(r->t[1].n_cached, 0);
+    assert_true(r->t[2].n_cached >= 96);
+    rig_stop(r);
+}
+
+static void a_new_sequence_joins_the_next_step_and_leaves_at_once(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.step_ns = GS_NS_PER_MS;
+    rig_start(r);
+    submit(r, 0, 4, 0, 2000);
+    while (r->t[0].n_out < 5)
+        next(r);
+    for (int round = 0; round < 20; round++) {
+        submit(r, 1, 4, 0, 3);
+        int others_before_first = 0, others_after_last = 0;
+        while (!done(&r->t[1])) {
+            gs_event ev = next(r);
+            if (ev.kind != GS_EVENT_TOKEN || ev.seq != r->t[0].q)
+                continue;
+            others_before_first += r->t[1].n_admitted && r->t[1].n_out == 0;
+            others_after_last += r->t[1].n_out == 3;
+        }
+        /* At most the token of the very step in which it ran itself. */
+        assert_true(others_before_first <= 1);
+        assert_true(others_after_last <= 1);
+    }
+    gs_engine_cancel(r->e, r->t[0].q);
+    finish(r, 1);
+    rig_stop(r);
+}
+
+static void sixty_four_mixed_lengths_give_the_text_of_each_alone(void **state) {
+    (void)state;
+    rig *alone = rig_new(), *r = rig_new();
+    alone->fc.max_seqs = 1;
+    alone->ec.check = r->ec.check = true;
+    rig_start(alone);
+    rig_start(r);
+    gs_rng rng;
+    gs_rng_seed(&rng, 9);
+    for (int i = 0; i < 64; i++) {
+        int32_t n = (int32_t)(1 + gs_rng_below(&rng, i % 8 == 0 ? 1500 : 100));
+        int32_t max_output = i == 63 ? 2000 : (int32_t)(1 + gs_rng_below(&rng, 120));
+        submit(r, i, n, i % 2 ? n / 2 : 0, max_output);
+        submit(alone, i, n, i % 2 ? n / 2 : 0, max_output);
+    }
+    finish(r, 64);
+    finish(alone, 64);
+    for (int i = 0; i < 64; i++) {
+        assert_int_equal(r->t[i].n_out, r->t[i].q->desc.max_output);
+        same_text(&r->t[i], &alone->t[i]);
+    }
+    no_blocks_are_held(r);
+    rig_stop(alone);
+    rig_stop(r);
+}
+
+static void the_fake_lists_as_many_probabilities_as_asked(void **state) {
+    (void)state;
+    static const int32_t eog[] = {2};
+    rig *r = rig_new();
+    r->fc.eos_after = 2; /* the end token is below first_token */
+    rig_start(r);
+    gs_seq *q = make(&r->t[0], 0, 4, 0, 5);
+    q->sampler.n_logprobs = GS_MAX_TOP_LOGPROBS;
+    q->sampler.eog = eog;
+    q->sampler.n_eog = 1;
+    gs_engine_submit(r->e, q);
+    int n_tokens = 0;
+    while (!done(&r->t[0])) {
+        gs_event ev = next(r);
+        if (ev.kind != GS_EVENT_TOKEN)
+            continue;
+        n_tokens++;
+        const gs_sample *s = &ev.u.token.sample;
+        assert_int_equal(s->n_top, GS_MAX_TOP_LOGPROBS);
+        assert_int_equal(s->top[0].id, s->token);
+        for (int i = 1; i < s->n_top; i++) {
+            assert_in_range(s->top[i].id, 10, 909);
+            assert_true(s->top[i].logprob < s->top[i - 1].logprob);
+        }
+    }
+    assert_int_equal(n_tokens, 2);
+    rig_stop(r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sequence_is_admitted_gives_tokens_and_ends_once),
+        cmocka_unit_test(an_end_token_stops_and_ignore_eos_does_not),
+        cmocka_unit_test(what_can_not_run_is_rejected_with_a_reason),
+        cmocka_unit_test(an_engine_that_failed_to_open_rejects_everything),
+        cmocka_unit_test(a_configuration_that_fits_nothing_fails_to_open),
+        cmocka_unit_test(cancel_at_any_moment_ends_exactly_once),
+        cmocka_unit_test(a_cancelled_sequence_waiting_or_running_frees_its_blocks),
+        cmocka_unit_test(a_failing_step_ends_its_sequences_and_no_others),
+        cmocka_unit_test(a_failing_item_ends_alone),
+        cmocka_unit_test(a_hanging_backend_is_seen_and_let_go),
+        cmocka_unit_test(a_slow_reader_stops_the_engine_and_loses_nothing),
+        cmocka_unit_test(freeing_with_a_full_outbox_does_not_wait_for_a_reader),
+        cmocka_unit_test(preempted_sequences_give_the_same_text),
+        cmocka_unit_test(a_prefix_hit_gives_the_text_of_a_cold_run),
+        cmocka_unit_test(scopes_do_not_share_a_prefix),
+        cmocka_unit_test(a_new_sequence_joins_the_next_step_and_leaves_at_once),
+        cmocka_unit_test(sixty_four_mixed_lengths_give_the_text_of_each_alone),
+        cmocka_unit_test(the_fake_lists_as_many_probabilities_as_asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
