@@ -134,8 +134,8 @@ static int read_field(const field *f, const json_t *v, gs_gen_params *p, gs_api_
                            f->type == F_INT ? "a whole number" : "a number");
     double x = json_number_value(v);
     if (!(x >= f->min && x <= f->max))
-        return gs_api_fail(e, GS_ERR_INVALID, f->name, "'%s' must be between %g and %g.", f->name,
-                           f->min, f->max);
+        return gs_api_fail(e, GS_ERR_INVALID, f->name, "'%s' must be between %.10g and %.10g.",
+                           f->name, f->min, f->max);
     if (f->type == F_INT)
         *(int32_t *)(void *)at = (int32_t)x;
     else
@@ -242,6 +242,10 @@ static int read_rest(const json_t *root, int32_t n_vocab, gs_gen_params *p, gs_a
         p->sampler.seed = (uint64_t)json_integer_value(v);
         p->has_seed = true;
     }
+    /* Scoring a prompt needs its own log-probabilities; leaving them out would mislead. */
+    if (p->echo && p->sampler.n_logprobs >= 0)
+        return gs_api_fail(e, GS_ERR_UNSUPPORTED, "echo",
+                           "'echo' and 'logprobs' together are not supported.");
     return 0;
 }
 
