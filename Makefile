@@ -112,7 +112,7 @@ help: ## this list
 # loads out of the tiles' loops until accumulators spill (docs/performance.md).
 ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c -fno-tree-ter -fno-tree-pre
 ISA_FLAGS_avxvnni := -mavx2 -mfma -mf16c -mavxvnni -fno-tree-ter -fno-tree-pre
-ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512 -fno-tree-pre
+ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512 -fno-tree-ter -fno-tree-pre
 ISA_FLAGS_avx512vnni := $(ISA_FLAGS_avx512) -mavx512vnni
 ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512vnni) -mavx512bf16
 ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16

@@ -36,7 +36,7 @@ void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const floa
     const gs_tile_set *set = tiles_of(w->type);
     const gs_act_view act = gs_act_layout(a);
     int32_t n_tiles = gs_n_tiles(a->m);
-    int32_t chunk = CHUNK_BYTES / (GS_TILE_MID * a->k);
+    int32_t chunk = CHUNK_BYTES / (GS_TILE_MAX * a->k);
     if (chunk < 1)
         chunk = 1;
 

@@ -88,9 +88,9 @@ void gs_dequant_row(gs_qtype type, const void *src, float *out, int32_t k);
  * Rows are filled independently by gs_act_quant / gs_rmsnorm_quant, by any threads.
  */
 typedef struct gs_act {
-    int32_t m;      /* rows in use */
+    int32_t m; /* rows in use */
     int32_t k;
-    uint8_t *data;  /* gs_act_bytes(m, k), 64-byte aligned */
+    uint8_t *data; /* gs_act_bytes(m, k), 64-byte aligned */
 } gs_act;
 
 size_t gs_act_bytes(int32_t m_max, int32_t k);
@@ -112,11 +112,12 @@ enum {
 };
 /*
  * y[i * ldy + r] (=|+=) sum_k W[r][k] * a[i][k] for rows r of panels [p0, p1) and all a->m
- * activation rows i. Any m >= 1; time is flat in m up to 8 and near-linear above; never one GEMV
- * per row. Rows past n are not written. bias may be NULL, else bias[r] is added.
+ * activation rows i. Any m >= 1; the weights come from memory once, whatever m is (once per some
+ * hundred rows), never once per row. Rows past n are not written. bias may be NULL, else bias[r]
+ * is added.
  */
-void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const float *bias,
-             int32_t p0, int32_t p1, int mode);
+void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const float *bias, int32_t p0,
+             int32_t p1, int mode);
 
 /* ---- Element-wise ---------------------------------------------------------------------------- */
 

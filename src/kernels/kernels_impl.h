@@ -33,8 +33,7 @@
 #define GS_ACT_GROUP 32
 #endif
 
-#define GS_TILE_MAX 8 /* tokens of one tile at most */
-#define GS_TILE_MID 6 /* the same when there is more than one tile */
+#define GS_TILE_MAX 6 /* tokens of one tile at most: 2 panels x 6 accumulators fit 32 registers */
 
 /* ---- Formats -----------------------------------------------------------------------------------
  */
@@ -117,9 +116,9 @@ static inline float gs_e8m0_half(uint8_t e) {
  */
 
 /*
- * Tokens are grouped in tiles of nearly equal size: one tile up to 8 tokens, else tiles of at most
- * 6. Inside a tile that starts at token m0 and has mr tokens each array is [block][mr]..., at
- * m0 * (elements of a row), so rows can be written by any thread once a->m is set.
+ * Tokens are grouped in tiles of nearly equal size, at most 6. Inside a tile that starts at token
+ * m0 and has mr tokens each array is [block][mr]..., at m0 * (elements of a row), so rows can be
+ * written by any thread once a->m is set.
  *
  *     q     int8  [block][mr][32]
  *     ad    float [block][mr]      scale
@@ -143,7 +142,7 @@ static inline float gs_act_asum(float scale, int32_t sum) {
 }
 
 static inline int32_t gs_n_tiles(int32_t m) {
-    return m <= GS_TILE_MAX ? 1 : (m + GS_TILE_MID - 1) / GS_TILE_MID;
+    return (m + GS_TILE_MAX - 1) / GS_TILE_MAX;
 }
 /* First token of tile t; the first m % n tiles have one token more. t == n gives m. */
 static inline int32_t gs_tile_begin(int32_t m, int32_t n_tiles, int32_t t) {

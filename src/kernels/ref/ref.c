@@ -78,7 +78,7 @@ static void tile_float(const gs_tile *t) {
 #define ALL(f)                                                                                     \
     {                                                                                              \
         {                                                                                          \
-            {NULL, f, f, f, f, f, f, f, f}, {                                                      \
+            {NULL, f, f, f, f, f, f}, {                                                            \
                 NULL                                                                               \
             }                                                                                      \
         }                                                                                          \

@@ -70,12 +70,7 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
 #else
 #define FLOAT_1(F, MR)                                                                             \
     static void float_##F##_1_##MR(const gs_tile *t) {                                             \
-        if (MR <= 6) {                                                                             \
-            tile_float(t, GS_QTYPE_##F, 2, MR, 0);                                                 \
-        } else {                                                                                   \
-            tile_float(t, GS_QTYPE_##F, 1, MR, 0);                                                 \
-            tile_float(t, GS_QTYPE_##F, 1, MR, 1);                                                 \
-        }                                                                                          \
+        tile_float(t, GS_QTYPE_##F, 2, MR, 0);                                                     \
     }
 #define FLOAT_2(F, MR)
 #endif
@@ -87,26 +82,22 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
     FLOAT_1(F, 4)                                                                                  \
     FLOAT_1(F, 5)                                                                                  \
     FLOAT_1(F, 6)                                                                                  \
-    FLOAT_1(F, 7)                                                                                  \
-    FLOAT_1(F, 8)                                                                                  \
     FLOAT_2(F, 1)                                                                                  \
     FLOAT_2(F, 2)                                                                                  \
     FLOAT_2(F, 3)                                                                                  \
     FLOAT_2(F, 4)                                                                                  \
     FLOAT_2(F, 5)                                                                                  \
     FLOAT_2(F, 6)                                                                                  \
-    FLOAT_2(F, 7)                                                                                  \
-    FLOAT_2(F, 8)                                                                                  \
     static const gs_tile_set floats_##F = {                                                        \
         {{NULL, float_##F##_1_1, float_##F##_1_2, float_##F##_1_3, float_##F##_1_4,                \
-          float_##F##_1_5, float_##F##_1_6, float_##F##_1_7, float_##F##_1_8},                     \
+          float_##F##_1_5, float_##F##_1_6},                                                       \
          FLOAT_PAIRS(F)}};
 
 #if VPP == 1
 #define FLOAT_PAIRS(F)                                                                             \
     {                                                                                              \
         NULL, float_##F##_2_1, float_##F##_2_2, float_##F##_2_3, float_##F##_2_4, float_##F##_2_5, \
-            float_##F##_2_6, float_##F##_2_7, float_##F##_2_8                                      \
+            float_##F##_2_6                                                                        \
     }
 #else
 #define FLOAT_PAIRS(F)                                                                             \

@@ -191,23 +191,22 @@ INLINE vflt min_get(const gs_qtype f, const uint8_t *s, int32_t b, const int r) 
  */
 
 /* Initial accumulator of token m, half h. */
-INLINE vint acc_init(const gs_qtype f, const int32_t *n8, const int32_t *n16, const int m,
-                     const int h) {
+INLINE vint acc_init(const gs_qtype f, const gs_act_view *a, const int m, const int h) {
     if (fmt_is_signed(f))
         return vi_zero();
     switch (f) {
     case GS_QTYPE_Q4_0:
-        return vi_bcast(n8 + m);
+        return vi_bcast(a->n8 + m);
     case GS_QTYPE_Q5_0:
-        return vi_sll32(vi_bcast(n8 + m), 1);
+        return vi_sll32(vi_bcast(a->n8 + m), 1);
     case GS_QTYPE_Q8_0:
     case GS_QTYPE_IQ4_NL:
     case GS_QTYPE_MXFP4:
-        return vi_sll32(vi_bcast(n8 + m), 4);
+        return vi_sll32(vi_bcast(a->n8 + m), 4);
     case GS_QTYPE_Q6_K:
-        return vi_bcast(n16 + 2 * m + h);
+        return vi_bcast(a->n16 + 2 * m + h);
     case GS_QTYPE_Q3_K:
-        return vi_sra32(vi_bcast(n16 + 2 * m + h), 3);
+        return vi_sra32(vi_bcast(a->n16 + 2 * m + h), 3);
     default:
         return vi_zero();
     }
@@ -239,41 +238,45 @@ INLINE void dot_step(const gs_qtype f, const int NV, const int MR, const vint *c
     }
 }
 
-INLINE void dot_flush(const gs_qtype f, const int n, vint *s, vint *t) {
-    if (V_HAS_DOT || fmt_run16(f) == 1)
-        return;
-    UNROLL for (int i = 0; i < n; i++) {
-        s[i] = vi_add32(s[i], vi_madd1(t[i]));
-        t[i] = vi_zero();
-    }
-}
-
 /*
- * s[m * NV + p] += codes . activations over halves h0 .. h1 of a block. The loop over steps is
- * left rolled: its body is long enough, and the number of instances is large.
+ * s[m * NV + p] = offset + codes . activations over halves h0 .. h1 of a block. The loop over steps
+ * is left rolled: its body is long enough, and the number of instances is large.
  */
 INLINE void dot_run(const gs_qtype f, const int NV, const int MR, const int h0, const int h1,
-                    const uint8_t *const *w, const int8_t *q, vint *s) {
-    const int per_step = h1 - h0 + 1;
-    const int steps = V_HAS_DOT || fmt_run16(f) >= 4 * per_step ? 4
-                      : fmt_run16(f) <= per_step                ? 1
-                                                                : fmt_run16(f) / per_step;
+                    const uint8_t *const *w, const gs_act_view *a, vint *s) {
+    const int per_step = h1 - h0 + 1, run = V_HAS_DOT ? 8 : fmt_run16(f);
+    const int steps = run >= 4 * per_step ? 4 : run <= per_step ? 1 : run / per_step;
+    /* With one sum of 16-bit sums at the end, s need not occupy registers before. */
+    const bool late = !V_HAS_DOT && steps == 4 && run > 1;
     code_walk walk[2][2];
     vint t[2 * GS_TILE_MAX];
     UNROLL for (int p = 0; p < NV; p++) {
         UNROLL for (int h = h0; h <= h1; h++) walk[p][h] = walk_begin(f, w[p], h);
     }
-    if (!V_HAS_DOT)
-        UNROLL for (int i = 0; i < NV * MR; i++) t[i] = vi_zero();
+    UNROLL for (int m = 0; m < MR; m++) {
+        UNROLL for (int p = 0; p < NV; p++) {
+            t[m * NV + p] = vi_zero();
+            if (!late)
+                s[m * NV + p] = acc_init(f, a, m, h0);
+        }
+    }
     for (int v0 = 0; v0 < 4; v0 += steps) {
         for (int v = v0; v < v0 + steps; v++) {
             UNROLL for (int h = h0; h <= h1; h++) {
                 vint c[2];
                 UNROLL for (int p = 0; p < NV; p++) c[p] = walk_step(f, w[p], v, h, &walk[p][h]);
-                dot_step(f, NV, MR, c, q + 4 * v + 16 * h, s, t);
+                dot_step(f, NV, MR, c, a->q + 4 * v + 16 * h, s, t);
             }
         }
-        dot_flush(f, NV * MR, s, t);
+        if (V_HAS_DOT || run == 1)
+            continue;
+        UNROLL for (int m = 0; m < MR; m++) {
+            UNROLL for (int p = 0; p < NV; p++) {
+                const int i = m * NV + p;
+                s[i] = vi_add32(late ? acc_init(f, a, m, h0) : s[i], vi_madd1(t[i]));
+                t[i] = vi_zero();
+            }
+        }
     }
 }
 
@@ -318,16 +321,34 @@ INLINE void prefetch_block(const gs_qtype f, const gs_tile *t, int32_t b, const 
     }
 }
 
+/*
+ * Where the totals of a tile are while it runs over the blocks. In registers as long as they fit
+ * beside the accumulators; else in memory, which an asm statement enforces, because the compiler
+ * would rather spill accumulators of the inner loop.
+ */
+typedef enum tile_mode {
+    MODE_REGISTERS, /* g[i] */
+    MODE_MEMORY,    /* total[i], every block */
+    MODE_GROUP      /* g[i] for the blocks that share an activation scale, then total[i] */
+} tile_mode;
+
+INLINE vflt total_get(const tile_mode mode, const vflt *g, const float *total, const int i) {
+    return mode == MODE_MEMORY ? vf_load(total + V_ROWS * i) : g[i];
+}
+
+INLINE void total_put(const tile_mode mode, vflt *g, float *total, const int i, vflt x) {
+    if (mode == MODE_MEMORY)
+        vf_store(total + V_ROWS * i, x);
+    else
+        g[i] = x;
+}
+
 /* Half h of a block with sub-blocks of 16: u (+)= scale * dot, and Q2_K's minimum. */
 INLINE void half_block(const gs_qtype f, const int NV, const int MR, const int h,
                        const uint8_t *const *w, const uint8_t *const *sc, int32_t b, const int *r,
-                       const int8_t *q, const int32_t *n16, vflt *u) {
+                       const gs_act_view *a, vflt *u) {
     vint s[2 * GS_TILE_MAX];
-    UNROLL for (int m = 0; m < MR; m++) {
-        vint init = acc_init(f, n16, n16, m, h);
-        UNROLL for (int p = 0; p < NV; p++) s[m * NV + p] = init;
-    }
-    dot_run(f, NV, MR, h, h, w, q, s);
+    dot_run(f, NV, MR, h, h, w, a, s);
     UNROLL for (int p = 0; p < NV; p++) {
         vflt d = scale_get(f, sc[p], b, h, r[p]);
         UNROLL for (int m = 0; m < MR; m++) {
@@ -342,35 +363,28 @@ INLINE void half_block(const gs_qtype f, const int NV, const int MR, const int h
         /* n16 is -32 sum(a): the minimum is subtracted */
         vflt dmin = vf_mul(vf_f16(rec + 32 + 2 * r[p]), vf_set(1.0f / 32.0f));
         UNROLL for (int m = 0; m < MR; m++) {
-            vint x = vi_mul32(mn, vi_bcast(n16 + 2 * m + h));
+            vint x = vi_mul32(mn, vi_bcast(a->n16 + 2 * m + h));
             u[m * NV + p] = vf_fma(vf_from_int(x), dmin, u[m * NV + p]);
         }
     }
 }
 
-/* A block with one scale: g += float(s) * d [* ad] + minimum * asum. */
+/* A block with one scale: totals += float(s) * d [* ad] + minimum * asum. */
 INLINE void whole_block(const gs_qtype f, const int NV, const int MR, const uint8_t *const *w,
                         const uint8_t *const *sc, int32_t b, const int *r, const gs_act_view *a,
-                        const bool group, vflt *g) {
+                        const tile_mode mode, vflt *g, float *total) {
     vint s[2 * GS_TILE_MAX];
-    UNROLL for (int m = 0; m < MR; m++) {
-        vint init = acc_init(f, a->n8, a->n16, m, 0);
-        UNROLL for (int p = 0; p < NV; p++) s[m * NV + p] = init;
-    }
-    dot_run(f, NV, MR, 0, 1, w, a->q, s);
-    vflt d[2], mn[2];
+    dot_run(f, NV, MR, 0, 1, w, a, s);
     UNROLL for (int p = 0; p < NV; p++) {
-        d[p] = scale_get(f, sc[p], b, 0, r[p]);
-        if (fmt_has_min(f))
-            mn[p] = min_get(f, sc[p], b, r[p]);
-    }
-    UNROLL for (int m = 0; m < MR; m++) {
-        UNROLL for (int p = 0; p < NV; p++) {
+        vflt d = scale_get(f, sc[p], b, 0, r[p]);
+        vflt mn = fmt_has_min(f) ? min_get(f, sc[p], b, r[p]) : vf_zero();
+        UNROLL for (int m = 0; m < MR; m++) {
             const int i = m * NV + p;
-            vflt x = group ? d[p] : vf_mul(d[p], vf_bcast(a->ad + m));
-            g[i] = vf_fma(vf_from_int(s[i]), x, g[i]);
+            vflt x = mode == MODE_GROUP ? d : vf_mul(d, vf_bcast(a->ad + m));
+            x = vf_fma(vf_from_int(s[i]), x, total_get(mode, g, total, i));
             if (fmt_has_min(f))
-                g[i] = vf_fma(mn[p], vf_bcast(a->asum + m), g[i]);
+                x = vf_fma(mn, vf_bcast(a->asum + m), x);
+            total_put(mode, g, total, i, x);
         }
     }
 }
@@ -392,12 +406,10 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
         sc[p] = panel + t->scale_offset;
         r[p] = V_ROWS * ((v0 + p) % VPP);
     }
-    /*
-     * g holds the sums of a group of blocks that share an activation scale. With groups longer
-     * than a block the totals stay in memory, which the asm enforces: kept in registers they would
-     * push out the accumulators of the inner loop.
-     */
-    const bool group = GS_ACT_GROUP > GS_BLOCK_COLS;
+    const tile_mode mode = GS_ACT_GROUP > GS_BLOCK_COLS   ? MODE_GROUP
+                           : V_BYTES == 32 && NV * MR > 3 ? MODE_MEMORY
+                                                          : MODE_REGISTERS;
+    const int32_t group = mode == MODE_GROUP ? GS_ACT_GROUP / 32 : t->n_blocks;
     float total[2 * GS_TILE_MAX * V_ROWS];
     vflt g[2 * GS_TILE_MAX];
     UNROLL for (int i = 0; i < NV * MR; i++) {
@@ -405,8 +417,7 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
         vf_store(total + V_ROWS * i, g[i]);
     }
     for (int32_t b = 0; b < t->n_blocks;) {
-        int32_t end =
-            group && b + GS_ACT_GROUP / 32 < t->n_blocks ? b + GS_ACT_GROUP / 32 : t->n_blocks;
+        const int32_t end = t->n_blocks - b < group ? t->n_blocks : b + group;
         const float *ad = a.ad;
         for (; b < end; b++) {
             if (until-- == 0) {
@@ -415,17 +426,20 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
             }
             if (fmt_is_sub16(f)) {
                 vflt u[2 * GS_TILE_MAX];
-                half_block(f, NV, MR, 0, w, sc, b, r, a.q, a.n16, u);
-                half_block(f, NV, MR, 1, w, sc, b, r, a.q, a.n16, u);
+                half_block(f, NV, MR, 0, w, sc, b, r, &a, u);
+                half_block(f, NV, MR, 1, w, sc, b, r, &a, u);
                 UNROLL for (int m = 0; m < MR; m++) {
+                    vflt x = mode == MODE_GROUP ? vf_set(1.0f) : vf_bcast(a.ad + m);
                     UNROLL for (int p = 0; p < NV; p++) {
                         const int i = m * NV + p;
-                        g[i] = group ? vf_add(g[i], u[i]) : vf_fma(u[i], vf_bcast(a.ad + m), g[i]);
+                        total_put(mode, g, total, i, vf_fma(u[i], x, total_get(mode, g, total, i)));
                     }
                 }
             } else {
-                whole_block(f, NV, MR, w, sc, b, r, &a, group, g);
+                whole_block(f, NV, MR, w, sc, b, r, &a, mode, g, total);
             }
+            if (mode == MODE_MEMORY)
+                __asm__("" : "+m"(total));
             UNROLL for (int p = 0; p < NV; p++) w[p] += fmt_block_bytes(f);
             a.q += 32 * MR;
             a.ad += MR;
@@ -433,7 +447,7 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
             a.n8 += MR;
             a.n16 += 2 * MR;
         }
-        if (group) {
+        if (mode == MODE_GROUP) {
             UNROLL for (int m = 0; m < MR; m++) {
                 vflt x = vf_bcast(ad + m);
                 UNROLL for (int p = 0; p < NV; p++) {
@@ -445,7 +459,7 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
             __asm__("" : "+m"(total));
         }
     }
-    if (!group)
+    if (mode == MODE_REGISTERS)
         UNROLL for (int i = 0; i < NV * MR; i++) vf_store(total + V_ROWS * i, g[i]);
     store_tile(t, V_ROWS * v0, V_ROWS * NV, total);
 }
@@ -462,7 +476,7 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     static void tile_##F##_2_##MR(const gs_tile *t) {                                              \
         tile_int(t, GS_QTYPE_##F, 2, MR, 0);                                                       \
     }
-/* Two panels at a time wherever there is more than one tile (then a tile has 4 to 6 tokens). */
+/* Two panels at a time wherever there is more than one tile (then a tile has 3 to 6 tokens). */
 #define TILES(F)                                                                                   \
     TILE_1(F, 1)                                                                                   \
     TILE_1(F, 2)                                                                                   \
@@ -470,15 +484,14 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     TILE_1(F, 4)                                                                                   \
     TILE_1(F, 5)                                                                                   \
     TILE_1(F, 6)                                                                                   \
-    TILE_1(F, 7)                                                                                   \
-    TILE_1(F, 8)                                                                                   \
+    TILE_2(F, 3)                                                                                   \
     TILE_2(F, 4)                                                                                   \
     TILE_2(F, 5)                                                                                   \
     TILE_2(F, 6)                                                                                   \
     static const gs_tile_set tiles_##F = {                                                         \
         {{NULL, tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3, tile_##F##_1_4, tile_##F##_1_5,    \
-          tile_##F##_1_6, tile_##F##_1_7, tile_##F##_1_8},                                         \
-         {NULL, NULL, NULL, NULL, tile_##F##_2_4, tile_##F##_2_5, tile_##F##_2_6, NULL, NULL}}};
+          tile_##F##_1_6},                                                                         \
+         {NULL, NULL, NULL, tile_##F##_2_3, tile_##F##_2_4, tile_##F##_2_5, tile_##F##_2_6}}};
 #else
 /* Up to three tokens a whole panel at once, else its halves one after the other: 16 registers. */
 #define TILE_1(F, MR)                                                                              \
@@ -497,12 +510,9 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     TILE_1(F, 4)                                                                                   \
     TILE_1(F, 5)                                                                                   \
     TILE_1(F, 6)                                                                                   \
-    TILE_1(F, 7)                                                                                   \
-    TILE_1(F, 8)                                                                                   \
-    static const gs_tile_set tiles_##F = {                                                         \
-        {{NULL, tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3, tile_##F##_1_4, tile_##F##_1_5,    \
-          tile_##F##_1_6, tile_##F##_1_7, tile_##F##_1_8},                                         \
-         {NULL}}};
+    static const gs_tile_set tiles_##F = {{{NULL, tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3,  \
+                                            tile_##F##_1_4, tile_##F##_1_5, tile_##F##_1_6},       \
+                                           {NULL}}};
 #endif
 
 #endif
