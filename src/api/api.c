@@ -9,7 +9,13 @@
 #include "base/rng.h"
 #include "base/sys.h"
 
-#define TICK_MS 500
+#define TICK_MS       500
+#define DRAIN_TICK_MS 20
+/* After the last answer: for its bytes to leave and the clients to close. */
+#define FLUSH_NS (GS_NS_PER_S)
+/* Events handled in one turn of the loop. What they write is sent at the turn's end, so a backend
+ * that is faster than this loop must not keep the turn going. */
+#define TURN_EVENTS 1024
 
 void gs_api_link(gs_api *a, gs_req *r) {
     r->prev = NULL;
@@ -48,10 +54,13 @@ static void drain_step(gs_api *a);
 
 static void pump(gs_api *a) {
     gs_event ev;
-    while (a->engine && gs_engine_poll(a->engine, &ev)) {
+    int n = 0;
+    for (; n < TURN_EVENTS && a->engine && gs_engine_poll(a->engine, &ev); n++) {
         const gs_choice *c = ev.seq->owner;
         gs_req_event(c->req, &ev);
     }
+    if (n == TURN_EVENTS)
+        uv_async_send(&a->wake);
     if (a->draining)
         drain_step(a);
 }
@@ -142,22 +151,24 @@ int gs_api_n_live(const gs_api *a) {
 /* ---- Drain
  * -------------------------------------------------------------------------------------------- */
 
-static void handle_closed(uv_handle_t *h) {
+static void tick_closed(uv_handle_t *h) {
     gs_api *a = h->data;
-    if (--a->n_closing == 0)
-        a->done(a->done_arg);
+    a->done(a->done_arg);
 }
 
+/* The engine thread may send a wake-up until the engine is freed (a model that has just been
+ * loaded), so that handle no longer keeps the loop going but closes in gs_api_free. */
 static void http_closed(void *arg) {
     gs_api *a = arg;
-    a->n_closing = 2;
-    uv_close((uv_handle_t *)&a->wake, handle_closed);
-    uv_close((uv_handle_t *)&a->tick, handle_closed);
+    uv_unref((uv_handle_t *)&a->wake);
+    uv_close((uv_handle_t *)&a->tick, tick_closed);
 }
 
-/* Called after every event while draining: the end comes when no request is left. */
+/* Called after every event while draining: the end comes when no request is left and the last
+ * answers have been written. */
 static void drain_step(gs_api *a) {
-    if (a->n_live > 0 && gs_now_ns() >= a->drain_until_ns) {
+    int64_t now_ns = gs_now_ns();
+    if (a->n_live > 0 && now_ns >= a->drain_until_ns) {
         a->drain_until_ns = INT64_MAX;
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_UNAVAILABLE, NULL, "The server is shutting down.");
@@ -166,7 +177,11 @@ static void drain_step(gs_api *a) {
             gs_req_fail(r, &e);
         }
     }
-    if (a->n_live == 0 && !a->http_closed) {
+    if (a->n_live > 0 || a->http_closed)
+        return;
+    if (a->flush_until_ns == 0)
+        a->flush_until_ns = now_ns + FLUSH_NS;
+    if (gs_http_n_connections(a->http) == 0 || now_ns >= a->flush_until_ns) {
         a->http_closed = true;
         gs_http_server_close(a->http, http_closed, a);
     }
@@ -180,10 +195,22 @@ void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg
     a->done_arg = arg;
     a->drain_until_ns = gs_now_ns() + deadline_ms * GS_NS_PER_MS;
     gs_http_server_drain(a->http);
+    uv_timer_start(&a->tick, on_tick, DRAIN_TICK_MS, DRAIN_TICK_MS);
     gs_info("api", "draining requests=%d", a->n_live);
     drain_step(a);
 }
 
+static void wake_closed(uv_handle_t *h) {
+    *(bool *)h->data = true;
+}
+
 void gs_api_free(gs_api *a) {
+    bool closed = false;
+    if (!a)
+        return;
+    a->wake.data = &closed;
+    uv_close((uv_handle_t *)&a->wake, wake_closed);
+    while (!closed)
+        uv_run(a->loop, UV_RUN_NOWAIT);
     gs_free(a);
 }

@@ -53,7 +53,8 @@ int gs_api_n_live(const gs_api *a); /* requests not yet answered */
  * an error event; when all sequences are back and all sockets closed, done(arg) is called.
  */
 void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg);
-/* After done. */
+/* After done, and after the engine was freed (its thread wakes this object); before the loop is
+ * closed, which it runs for a moment. */
 void gs_api_free(gs_api *a);
 
 #endif

@@ -24,10 +24,9 @@ struct gs_api {
     int n_live;
     uint64_t scope_salt; /* per start: cache scopes can't be guessed from names */
     bool draining, http_closed;
-    int64_t drain_until_ns;
+    int64_t drain_until_ns, flush_until_ns;
     void (*done)(void *arg);
     void *done_arg;
-    int n_closing; /* uv handles */
 };
 
 /* identity.c */
@@ -42,7 +41,7 @@ void gs_api_on_request(void *user, gs_http_request *rq);
 
 /* api.c */
 void gs_api_link(gs_api *a, gs_req *r);
-void gs_api_unlink(gs_api *a, gs_req *r); /* may complete a drain */
+void gs_api_unlink(gs_api *a, gs_req *r);
 bool gs_api_ready(const gs_api *a, gs_api_error *e);
 
 #endif

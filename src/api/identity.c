@@ -143,22 +143,32 @@ static bool on_loopback(const gs_http_request *rq) {
     return strncmp(peer, "127.", 4) == 0 || strcmp(peer, "::1") == 0;
 }
 
+/* Hosts change the lower half of an IPv6 address at will: one /64 is one peer. */
+static const char *peer_name(const gs_http_request *rq, char *buf, size_t n) {
+    struct in6_addr a;
+    const char *peer = gs_http_peer(rq);
+    if (inet_pton(AF_INET6, peer, &a) != 1 || IN6_IS_ADDR_V4MAPPED(&a))
+        return peer;
+    memset(&a.s6_addr[8], 0, 8);
+    return inet_ntop(AF_INET6, &a, buf, (socklen_t)n);
+}
+
 /*
  * With keys, a key is a person. Without, `user` names persons on loopback, where whoever can
- * connect could read everything anyway; other addresses are one person each. The cache scope is
- * salted per start, so that it can't be computed from a name.
+ * connect could read everything anyway; other addresses are one person each (IPv6: each /64). The
+ * cache scope is salted per start, so that it can't be computed from a name.
  */
 void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uint32_t *person,
                      uint64_t *scope) {
     const char *who = "";
-    char key_name[32];
+    char key_name[32], net[INET6_ADDRSTRLEN];
     if (a->cfg.n_api_keys > 0) {
         snprintf(key_name, sizeof(key_name), "key %d", find_key(a, bearer(rq)));
         who = key_name;
     } else if (on_loopback(rq)) {
         who = user;
     } else {
-        who = gs_http_peer(rq);
+        who = peer_name(rq, net, sizeof(net));
     }
     *person = *who ? person_of(&a->persons, XXH64(who, strlen(who), 0)) : 0;
     *scope = XXH64(who, strlen(who), a->scope_salt);

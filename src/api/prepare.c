@@ -2,8 +2,9 @@
  * Body -> token ids. Runs on a libuv worker for long texts, so it touches only the request and
  * the immutable model (tokeniser, template).
  */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "api/api_impl.h"
 #include "base/clock.h"
@@ -44,6 +45,31 @@ static int flatten_content(json_t *msg, size_t at, gs_api_error *e) {
     return 0;
 }
 
+/* Templates join content to other text, so null (an assistant that only calls tools) is "". */
+static int fill_content(json_t *msg) {
+    json_t *content = json_object_get(msg, "content");
+    if (content && !json_is_null(content))
+        return 0;
+    return json_object_set_new(msg, "content", json_string("")) == 0 ? 0 : GS_ERR_NOMEM;
+}
+
+/* OpenAI sends a call's arguments as JSON inside a string; templates walk them as an object. */
+static int open_arguments(json_t *msg) {
+    size_t i;
+    json_t *call;
+    json_array_foreach(json_object_get(msg, "tool_calls"), i, call) {
+        json_t *function = json_object_get(call, "function");
+        const json_t *text = json_object_get(function, "arguments");
+        gs_api_error ignored;
+        if (!json_is_string(text))
+            continue;
+        json_t *v = gs_api_parse_json(json_string_value(text), json_string_length(text), &ignored);
+        if (v && json_object_set_new(function, "arguments", v) != 0)
+            return GS_ERR_NOMEM;
+    }
+    return 0;
+}
+
 static int check_messages(json_t *messages, gs_api_error *e) {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return gs_api_fail(e, GS_ERR_INVALID, "messages",
@@ -64,6 +90,8 @@ static int check_messages(json_t *messages, gs_api_error *e) {
             if (strcmp(role, "assistant") != 0)
                 return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.content' is missing.", param);
         }
+        if (fill_content(msg) != 0 || open_arguments(msg) != 0)
+            return gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");
     }
     return 0;
 }

@@ -37,6 +37,7 @@ static void req_free(gs_req *r) {
     gs_free(r->prompts);
     gs_free(r->echo_text);
     gs_buf_deinit(&r->out);
+    gs_buf_deinit(&r->piece);
     json_decref(r->body);
     gs_free(r);
 }
@@ -187,28 +188,38 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
     return q;
 }
 
-static void submit(gs_req *r) {
-    const gs_served_model *m = r->api->cfg.model;
-    r->n_choices = r->n_prompts * r->p.n;
-    r->choices = gs_calloc((size_t)r->n_choices, sizeof(*r->choices));
-    if (!r->choices) {
-        r->n_choices = 0;
-        oom(r);
-        return;
-    }
-    for (int32_t i = 0; i < r->n_choices; i++) {
+static bool make_choices(gs_req *r) {
+    const gs_tokenizer *t = r->api->cfg.model->tokenizer;
+    int32_t n = r->n_prompts * r->p.n;
+    r->choices = gs_calloc((size_t)n, sizeof(*r->choices));
+    if (!r->choices)
+        return false;
+    r->n_choices = n;
+    for (int32_t i = 0; i < n; i++) {
         gs_choice *c = &r->choices[i];
         c->req = r;
         c->index = i;
         gs_stop_init(&c->stop, &r->p.stop);
-        gs_detok_init_mid(&c->detok, m->tokenizer, false);
         if (r->p.chat)
-            gs_detok_init(&c->detok, m->tokenizer, false);
+            gs_detok_init(&c->detok, t, false);
+        else
+            gs_detok_init_mid(&c->detok, t, false);
         c->seq = make_seq(r, i);
-        if (!c->seq) {
-            oom(r);
-            return;
+        if (!c->seq)
+            return false;
+    }
+    return true;
+}
+
+static void submit(gs_req *r) {
+    if (!make_choices(r)) {
+        /* None of them is with the engine, so none may be cancelled there. */
+        for (int32_t i = 0; i < r->n_choices; i++) {
+            gs_seq_free(r->choices[i].seq);
+            r->choices[i].seq = NULL;
         }
+        oom(r);
+        return;
     }
     r->state = GS_REQ_SUBMITTED;
     for (int32_t i = 0; i < r->n_choices; i++) {
@@ -396,7 +407,7 @@ static void decided(gs_req *r) {
         finish_answer(r);
 }
 
-static void rejected(gs_req *r, const gs_admission *adm) {
+static void rejected(gs_req *r, const gs_choice *c, const gs_admission *adm) {
     gs_api_error *e = &r->error;
     if (e->code != 0)
         return; /* the first one is told */
@@ -407,7 +418,7 @@ static void rejected(gs_req *r, const gs_admission *adm) {
         gs_engine_info(r->api->engine, &info);
         gs_api_fail(e, adm->code, param,
                     "The prompt has %zu tokens; this model's context is %d tokens.",
-                    r->prompts[0].len, info.max_context);
+                    r->prompts[c->index / r->p.n].len, info.max_context);
         e->name = "context_length_exceeded";
     } else {
         gs_api_fail(e, adm->code, param, "%s", adm->reason ? adm->reason : gs_err_text(adm->code));
@@ -415,19 +426,20 @@ static void rejected(gs_req *r, const gs_admission *adm) {
     e->retry_after_ns = adm->retry_after_ns;
 }
 
-static void keep_logprob(gs_choice *c, const gs_sample *s) {
+static int keep_logprob(gs_choice *c, const gs_sample *s) {
     if (c->n_logprobs == c->cap_logprobs) {
         int32_t cap = c->cap_logprobs ? 2 * c->cap_logprobs : 8;
         gs_logprob_entry *p = gs_realloc(c->logprobs, (size_t)cap * sizeof(*p));
         if (!p)
-            return;
+            return GS_ERR_NOMEM;
         c->logprobs = p;
         c->cap_logprobs = cap;
     }
     gs_logprob_entry *l = &c->logprobs[c->n_logprobs++];
     l->chosen = (gs_token_prob){s->token, s->logprob};
     l->n_top = s->n_top;
-    memcpy(l->top, s->top, sizeof(l->top));
+    memcpy(l->top, s->top, (size_t)s->n_top * sizeof(l->top[0]));
+    return 0;
 }
 
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
@@ -437,16 +449,16 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
         r->n_cached += ev->u.token.n_cached;
     if (ev->u.token.stop)
         return; /* an end-of-turn token is counted, not shown */
-    gs_buf piece = {0};
-    gs_detok_push(&c->detok, ev->u.token.sample.token, &piece);
-    int rc = gs_stop_feed(&c->stop, piece.data ? piece.data : "", piece.len, &c->text);
-    gs_buf_deinit(&piece);
-    if (rc != 0 || c->text.failed) {
+    gs_buf_clear(&r->piece);
+    int rc = gs_detok_push(&c->detok, ev->u.token.sample.token, &r->piece);
+    if (rc == 0)
+        rc = gs_stop_feed(&c->stop, r->piece.data ? r->piece.data : "", r->piece.len, &c->text);
+    if (rc == 0 && r->p.sampler.n_logprobs >= 0)
+        rc = keep_logprob(c, &ev->u.token.sample);
+    if (rc != 0) {
         oom(r);
         return;
     }
-    if (r->p.sampler.n_logprobs >= 0)
-        keep_logprob(c, &ev->u.token.sample);
     send_delta(r, c);
     if (c->stop.matched) {
         gs_engine_cancel(r->api->engine, c->seq);
@@ -470,16 +482,18 @@ static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
         gs_req_fail(r, &e);
         return;
     }
-    gs_buf rest = {0};
-    gs_detok_flush(&c->detok, &rest);
-    gs_stop_feed(&c->stop, rest.data ? rest.data : "", rest.len, &c->text);
-    gs_stop_finish(&c->stop, &c->text);
-    gs_buf_deinit(&rest);
+    gs_buf_clear(&r->piece);
+    int rc = gs_detok_flush(&c->detok, &r->piece);
+    if (rc == 0)
+        rc = gs_stop_feed(&c->stop, r->piece.data ? r->piece.data : "", r->piece.len, &c->text);
+    if (rc == 0)
+        rc = gs_stop_finish(&c->stop, &c->text);
+    if (rc != 0) {
+        oom(r);
+        return;
+    }
     send_delta(r, c);
-    choice_finished(r, c,
-                    end->reason == GS_END_STOP     ? "stop"
-                    : end->reason == GS_END_LENGTH ? "length"
-                                                   : "stop");
+    choice_finished(r, c, end->reason == GS_END_LENGTH ? "length" : "stop");
 }
 
 void gs_req_event(gs_req *r, const gs_event *ev) {
@@ -491,7 +505,7 @@ void gs_req_event(gs_req *r, const gs_event *ev) {
         decided(r);
         break;
     case GS_EVENT_REJECTED:
-        rejected(r, &ev->u.admission);
+        rejected(r, c, &ev->u.admission);
         gs_seq_free(c->seq);
         c->seq = NULL;
         r->n_out--;

@@ -4,7 +4,8 @@
  *     PREPARING  template and tokeniser (on a libuv worker when the text is long)
  *         │ gs_engine_submit, one sequence per prompt and choice
  *     SUBMITTED  waiting for the engine to admit or reject each of them: 400, 429 and 503 are
- *         │      decided here, before any header has gone out
+ *         │      decided here, before any header has gone out; tokens of those that run already
+ *         │      are collected
  *     RUNNING    tokens -> detokeniser -> stop strings -> deltas (or one text at the end)
  *         │
  *     DONE       answered, or the client is gone; freed once every sequence is back
@@ -89,7 +90,7 @@ struct gs_req {
     int32_t n_choices, n_decided, n_finished, n_out; /* n_out: sequences with the engine */
     int32_t n_cached; /* of the first choice of each prompt, summed */
     bool headers_sent, in_event;
-    gs_buf out; /* scratch for one event */
+    gs_buf out, piece; /* scratch for one event, one token's text */
 };
 
 /* Takes rq and body. Answers by itself in every case. */
