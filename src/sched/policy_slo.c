@@ -19,11 +19,12 @@
 
 #include "base/err.h"
 
-#define AHEAD_TOKENS  10    /* a listener's buffer is kept this full */
-#define AHEAD_FROM    20    /* tokens (60 characters) before speech begins */
-#define ROWS_AT_LEAST 4     /* streams a person may keep beside somebody with one */
-#define STAY_NS       0.5e9 /* a prompt in progress stays before one of a counter this much lower */
-#define PACE_CHUNK    128   /* prompts are priced in chunks of this size */
+#define AHEAD_TOKENS 10    /* a listener's buffer is kept this full */
+#define AHEAD_FROM   20    /* tokens (60 characters) before speech begins */
+#define HEAVY        4     /* times the requests of the person with fewest */
+#define HEAVY_TURN   16    /* every so many steps a heavy person's prompt gets a tile anyway */
+#define STAY_NS      0.5e9 /* a prompt in progress stays before one of a counter this much lower */
+#define PACE_CHUNK   128   /* prompts are priced in chunks of this size */
 
 static size_t slo_state_bytes(const gs_sched_config *cfg) {
     const size_t n_persons = cfg->max_persons > 0 ? cfg->max_persons : 1;
@@ -49,6 +50,10 @@ static bool is_stream(const gs_sched *s, const gs_sched_seq *q) {
     return !q->parked && slo_interactive(s, q) && gs_sched_is_decode(q);
 }
 
+static bool is_heavy(const slo_step *t, const gs_sched_seq *q) {
+    return slo_person_of(t->s, q)->n_wanted > t->allowed;
+}
+
 static int64_t tpot_of(const slo_step *t, gs_class c) {
     const double least = t->s->slo.tpot_stretch * t->streams_ns;
     const int64_t target = t->s->classes[c].tpot_ns;
@@ -58,7 +63,8 @@ static int64_t tpot_of(const slo_step *t, gs_class c) {
 /* When its next token is due. Who listens or reads from a full buffer can do without for longer
  * (Andes' delivery timeline, arXiv 2404.16283). */
 static int64_t next_due(const slo_step *t, const gs_sched_seq *q, bool *ahead) {
-    const int64_t due_ns = q->last_token_ns + tpot_of(t, q->d.cls);
+    /* Beside somebody with few requests, a person with many has half the pace. */
+    const int64_t due_ns = q->last_token_ns + tpot_of(t, q->d.cls) * (is_heavy(t, q) ? 2 : 1);
     const int64_t consume_ns = t->s->classes[q->d.cls].consume_ns;
     *ahead = false;
     if (consume_ns <= 0 || q->n_output < AHEAD_FROM)
@@ -69,29 +75,52 @@ static int64_t next_due(const slo_step *t, const gs_sched_seq *q, bool *ahead) {
     return *ahead ? needed_ns : due_ns;
 }
 
+/*
+ * Beside somebody with one request, a person with many keeps a few streams per step and does not
+ * stretch it: each active person is to get a part of the time, not each request. Persons with
+ * about as many requests are left to their counters.
+ */
+static void find_heavy(slo_step *t) {
+    int32_t fewest = INT32_MAX;
+    for (uint32_t i = 0; i < t->p->n_persons; i++) {
+        const int32_t n = t->p->persons[i].n_wanted;
+        t->n_active += n > 0;
+        if (n > 0 && n < fewest)
+            fewest = n;
+    }
+    t->allowed = INT32_MAX;
+    if (t->n_active < 2 || fewest > INT32_MAX / HEAVY || !slo_rule(t->s, GS_RULE_FAIRNESS))
+        return;
+    t->allowed = HEAVY * fewest;
+    gs_cost_step light = {0};
+    for (const gs_sched_seq *q = t->s->running.head; q; q = q->next)
+        if (is_stream(t->s, q) && !is_heavy(t, q))
+            gs_cost_step_add(&light, 1, q->n_computed, true, true);
+    t->light_ns = gs_cost_predict(&t->s->cost, &light);
+}
+
 /* One pass over who is there: streams, persons, and whether anybody waits for a first token. */
 static void look(slo_step *t) {
     gs_sched *s = t->s;
     gs_cost_step streams = {0};
     for (uint32_t i = 0; i < t->p->n_persons; i++)
-        t->p->persons[i].n_running = t->p->persons[i].n_rows = t->p->persons[i].n_rows_taken = 0;
+        t->p->persons[i].n_running = t->p->persons[i].n_wanted = 0;
     for (gs_sched_seq *q = s->running.head; q; q = q->next) {
         slo_person_of(s, q)->n_running++;
         if (is_stream(s, q)) {
             gs_cost_step_add(&streams, 1, q->n_computed, true, true);
-            slo_person_of(s, q)->n_rows++;
             t->streams = true;
         } else if (slo_interactive(s, q)) {
             t->first_waits = true;
         }
+        slo_person_of(s, q)->n_wanted += slo_interactive(s, q);
     }
-    for (gs_sched_seq *q = s->waiting.head; q; q = q->next) {
-        slo_person *u = slo_person_of(s, q);
+    for (gs_sched_seq *q = s->waiting.head; q; q = q->next)
         if (slo_interactive(s, q)) {
             t->first_waits = true;
-            u->n_rows += u->n_rows == 0;
+            slo_person_of(s, q)->n_wanted++;
         }
-    }
+    find_heavy(t);
     t->streams_ns = gs_cost_predict(&s->cost, &streams);
     t->token_ns = gs_cost_prefill(&s->cost, 0, PACE_CHUNK, PACE_CHUNK) / PACE_CHUNK;
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
@@ -100,43 +129,40 @@ static void look(slo_step *t) {
     }
 }
 
-/* Streams one person may have in a step beside somebody who has few. */
-static int32_t rows_allowed(const slo_step *t) {
-    int32_t n_active = 0, fewest = INT32_MAX;
-    for (uint32_t i = 0; i < t->p->n_persons; i++) {
-        const int32_t n = t->p->persons[i].n_rows;
-        n_active += n > 0;
-        if (n > 0 && n < fewest)
-            fewest = n;
+/* Whether a stream can do without this step: it is ahead of its listener while somebody waits for
+ * a first word, or it is one of a heavy person's beside somebody else. */
+static bool is_spare(const slo_step *t, const gs_sched_seq *q, bool ahead, bool heavy) {
+    if (ahead && t->first_waits)
+        return true;
+    if (!heavy || t->light_ns <= 0.0)
+        return heavy;
+    gs_cost_step x = t->x;
+    gs_cost_step_add(&x, 1, q->n_computed, true, true);
+    return gs_cost_predict(&t->s->cost, &x) > t->n_active * t->light_ns;
+}
+
+static void plan_rows(slo_step *t, bool heavy) {
+    gs_sched *s = t->s;
+    gs_sched_seq *next;
+    for (gs_sched_seq *q = s->running.head; q; q = next) {
+        if (is_stream(s, q) && q->item < 0 && is_heavy(t, q) == heavy) {
+            bool ahead;
+            const double slack = (double)(next_due(t, q, &ahead) - t->now_ns);
+            t->horizon_ns = slo_min(t->horizon_ns, slack);
+            if (gs_sched_core_budget(s) > 0 &&
+                (slack < 1.2 * t->streams_ns || !is_spare(t, q, ahead, heavy)))
+                slo_extend(t, q, 1);
+        }
+        next = q->next;
     }
-    if (n_active < 2 || !slo_rule(t->s, GS_RULE_FAIRNESS))
-        return INT32_MAX;
-    return fewest < INT32_MAX / ROWS_AT_LEAST ? ROWS_AT_LEAST * fewest : INT32_MAX;
 }
 
 /* The streams' tokens, and the horizon that the next ones set. */
 static void plan_streams(slo_step *t) {
     gs_sched *s = t->s;
-    const int32_t allowed = rows_allowed(t);
-    gs_sched_seq *next;
     t->horizon_ns = INFINITY;
-    for (gs_sched_seq *q = s->running.head; q; q = next) {
-        bool ahead = false;
-        if (is_stream(s, q)) {
-            const double slack = (double)(next_due(t, q, &ahead) - t->now_ns);
-            slo_person *u = slo_person_of(s, q);
-            t->horizon_ns = slo_min(t->horizon_ns, slack);
-            /* Left out of a step: a stream ahead of its listener while somebody waits for a
-             * first word, and what one person has too many of. Neither when it is due. */
-            const bool spare = (ahead && t->first_waits) || u->n_rows_taken >= allowed;
-            if (q->item < 0 && gs_sched_core_budget(s) > 0 &&
-                (!spare || slack < 2.0 * t->streams_ns)) {
-                u->n_rows_taken++;
-                slo_extend(t, q, 1);
-            }
-        }
-        next = q->next;
-    }
+    plan_rows(t, false);
+    plan_rows(t, true);
     gs_cost_step floor = t->x;
     gs_cost_step_add(&floor, s->slo.tile_tokens, 0, false, true);
     if (slo_rule(s, GS_RULE_HORIZON))
@@ -236,7 +262,9 @@ static gs_sched_seq *best_candidate(const slo_step *t, int cls, bool background)
             if (slo_interactive(s, q) == background || !is_candidate(t, q) ||
                 (cls >= 0 && (int)q->d.cls != cls))
                 continue;
-            double key = fair ? slo_person_of(s, q)->counter_ns - (i == 0 ? STAY_NS : 0.0) : 0.0;
+            double key = 0.0;
+            if (fair)
+                key = slo_person_of(s, q)->counter_ns - (i == 0 && !is_heavy(t, q) ? STAY_NS : 0.0);
             /* Background with a deadline that presses goes before all counters. */
             if (background && q->d.deadline_ns > 0 && slack_of(t, q) < 2.0 * work_of(t, q) + 2e9)
                 key -= 1e18;
@@ -284,6 +312,10 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
     /* What background is owed is not eaten up before its turn. */
     if (slo_interactive(s, q) && t->owed_ns > 0 && budget > s->slo.tile_tokens)
         budget -= s->slo.tile_tokens;
+    if (is_heavy(t, q) && slo_interactive(s, q) && q->d.cls != GS_CLASS_VOICE) {
+        at_least_a_tile &= s->plan.step % HEAVY_TURN == 0;
+        bound_ns = 0.0;
+    }
     const int32_t n_max = budget < s->cfg.prefill_chunk ? budget : s->cfg.prefill_chunk;
     const int32_t left = gs_sched_n_known(q) - n_done(q);
     int32_t n = fit(t, n_done(q), left, n_max, !q->d.prefill_only, bound_ns);
@@ -362,7 +394,7 @@ static int plan_prompts(slo_step *t, class_need need[GS_CLASS_COUNT]) {
         const double bound = bound_of(t, need, i, n);
         gs_sched_seq *q;
         while (gs_sched_core_budget(s) > 0 && (q = best_candidate(t, need[i].cls, false)))
-            if (!plan_chunk(t, q, bound, true))
+            if (!plan_chunk(t, q, bound, true) && !is_heavy(t, q))
                 break;
     }
     return n;

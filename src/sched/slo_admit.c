@@ -132,7 +132,12 @@ void slo_window_arrival(gs_sched *s, gs_class c, int64_t now_ns) {
     slo_class *w = &slo_of(s)->classes[c];
     if (w->last_arrival_ns > 0) {
         const double gap = (double)(now_ns - w->last_arrival_ns);
-        w->gap_ns = w->gap_ns <= 0.0 ? gap : w->gap_ns + GAP_SHARE * (gap - w->gap_ns);
+        /* Soon enough that half a step's fixed cost pays for the wait. */
+        const bool soon =
+            gap <= slo_min((double)s->classes[c].window_max_ns, 0.5 * gs_cost_fixed(&s->cost));
+        w->soon += GAP_SHARE * ((soon ? 1.0 : 0.0) - w->soon);
+        if (soon)
+            w->gap_ns = w->gap_ns <= 0.0 ? gap : w->gap_ns + GAP_SHARE * (gap - w->gap_ns);
     }
     w->last_arrival_ns = now_ns > 0 ? now_ns : 1;
 }
@@ -160,17 +165,22 @@ typedef struct company {
 } company;
 
 /*
- * Holding pays if the steps that are saved by sharing cost more than the wait: with n arrivals
- * expected in the rest of the window, n times what a step costs whatever is in it.
+ * Holding pays if the steps that are saved by sharing cost more than the wait. Arrivals come in
+ * bursts: of those with company soon, p / (1 - p) more are to be expected, a gap apart, and each
+ * saves what a step costs whatever is in it. After three gaps of silence the burst is over.
  */
-static bool pays(const slo_step *t, gs_class c, const company *m, double rest_ns) {
+static int64_t hold_until(const slo_step *t, gs_class c, const company *m) {
     const slo_class *w = &t->p->classes[c];
     const int32_t knee = gs_cost_knee(&t->s->cost, t->s->cfg.max_batch_tokens);
-    if (w->gap_ns <= 0.0 || m->n_tokens >= knee || (double)m->slack_ns < rest_ns)
-        return false;
-    const double quiet = (double)(t->now_ns - w->last_arrival_ns);
-    const double expected = rest_ns / slo_max(w->gap_ns, quiet);
-    return expected * gs_cost_fixed(&t->s->cost) > rest_ns;
+    const double gap = slo_max(w->gap_ns, 1000.0);
+    const double rest = (double)(m->oldest_ns + w->window_ns - t->now_ns);
+    if (w->gap_ns <= 0.0 || rest <= 0.0 || m->n_tokens >= knee || (double)m->slack_ns < rest)
+        return t->now_ns;
+    const double expected = slo_min(rest / gap, w->soon / (1.01 - w->soon));
+    if (expected * gs_cost_fixed(&t->s->cost) <= (expected + 3.0) * gap)
+        return t->now_ns;
+    return slo_min(3.0 * gap, rest) < rest ? w->last_arrival_ns + (int64_t)(3.0 * gap)
+                                           : t->now_ns + (int64_t)rest;
 }
 
 uint32_t slo_windows(slo_step *t, int64_t *until_ns) {
@@ -196,8 +206,8 @@ uint32_t slo_windows(slo_step *t, int64_t *until_ns) {
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
         if (m[c].n == 0)
             continue;
-        const int64_t end_ns = m[c].oldest_ns + t->p->classes[c].window_ns;
-        if (end_ns <= t->now_ns || !pays(t, (gs_class)c, &m[c], (double)(end_ns - t->now_ns)))
+        const int64_t end_ns = hold_until(t, (gs_class)c, &m[c]);
+        if (end_ns <= t->now_ns)
             return 0; /* one goes now: the others share its step */
         held |= 1u << c;
         if (end_ns < *until_ns)

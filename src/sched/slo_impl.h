@@ -15,8 +15,7 @@ typedef struct slo_person {
     double output_tokens; /* moving average of answers' length */
     int32_t n_live;       /* waiting and running */
     int32_t n_running;    /* while a step is built */
-    int32_t n_rows;       /* interactive: streams, or 1 for one that waits; while building */
-    int32_t n_rows_taken;
+    int32_t n_wanted;     /* interactive streams and waiting ones; while building */
     int64_t day_began_ns, day_ns;
 } slo_person;
 
@@ -28,7 +27,8 @@ typedef struct slo_charge {
 } slo_charge;
 
 typedef struct slo_class {
-    double gap_ns; /* moving average between arrivals; 0: none yet */
+    double soon;   /* share of arrivals that follow another one soon, moving average */
+    double gap_ns; /* between those; 0: none yet */
     int64_t last_arrival_ns;
     int64_t window_ns; /* moved by misses within the class's bounds */
 } slo_class;
@@ -56,6 +56,9 @@ typedef struct slo_step {
     double horizon_ns; /* the step ends by then; INFINITY without streams */
     bool streams;      /* somebody reads or listens */
     bool first_waits;  /* somebody waits for a first token */
+    int32_t allowed;   /* streams and waiting ones above which a person is a heavy one */
+    int32_t n_active;  /* persons with interactive work */
+    double light_ns;   /* T of the streams of persons who are not heavy; 0: none */
     uint32_t held;     /* classes whose newcomers are held: bit per class */
     int64_t owed_ns;   /* to background */
     bool kv_blocked;   /* a newcomer waits for blocks: worse ones don't pass it */

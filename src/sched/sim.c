@@ -1,0 +1,571 @@
+#include "sched/sim.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "sched/policy.h"
+
+#define TEXTS_MAX 256 /* of one request: ids are request * TEXTS_MAX + text + 1 */
+
+typedef enum event_kind { EVENT_ARRIVE, EVENT_CANCEL } event_kind;
+
+typedef struct event {
+    int64_t t_ns;
+    uint64_t ordinal; /* ties in the order they were made */
+    event_kind kind;
+    int32_t request;
+} event;
+
+struct gs_sim {
+    gs_sim_config cfg;
+    const gs_sim_request *requests;
+    int32_t n;
+    gs_sim_outcome *outcomes;       /* [n] */
+    int32_t **tokens;               /* [n] the request's, while it lives */
+    int32_t *first_child, *sibling; /* [n] who comes after it */
+    event *heap;                    /* [2n] */
+    int32_t n_events;
+    uint64_t last_ordinal;
+    gs_kv *kv;
+    gs_sched *s;
+    gs_item_result *results; /* [max_seqs] */
+    gs_rng rng;
+    int64_t now_ns;
+    double done_share; /* of the suspended step */
+    double step_ns;    /* its whole time */
+    uint64_t n_computed;
+    uint32_t gaps[GS_CLASS_COUNT][GS_SIM_GAP_BINS];
+    int64_t gap_max_ns[GS_CLASS_COUNT];
+};
+
+/* ---- events: a binary heap --------------------------------------------------------------------*/
+
+static bool earlier(const event *a, const event *b) {
+    return a->t_ns != b->t_ns ? a->t_ns < b->t_ns : a->ordinal < b->ordinal;
+}
+
+static void push(gs_sim *m, int64_t t_ns, event_kind kind, int32_t request) {
+    const event e = {t_ns, ++m->last_ordinal, kind, request};
+    int32_t i = m->n_events++;
+    for (; i > 0 && earlier(&e, &m->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        m->heap[i] = m->heap[(i - 1) / 2];
+    m->heap[i] = e;
+}
+
+static event pop(gs_sim *m) {
+    const event top = m->heap[0], e = m->heap[--m->n_events];
+    int32_t i = 0;
+    for (;;) {
+        int32_t c = 2 * i + 1;
+        if (c >= m->n_events)
+            break;
+        if (c + 1 < m->n_events && earlier(&m->heap[c + 1], &m->heap[c]))
+            c++;
+        if (!earlier(&m->heap[c], &e))
+            break;
+        m->heap[i] = m->heap[c];
+        i = c;
+    }
+    m->heap[i] = e;
+    return top;
+}
+
+/* ---- text: what token a request has at a place
+ * --------------------------------------------------*/
+
+static int32_t token_at(const gs_sim *m, int32_t r, int32_t text, int32_t i) {
+    while (m->requests[r].prefix_of >= 0 && i < m->requests[r].n_prefix)
+        r = m->requests[r].prefix_of;
+    const gs_sim_request *q = &m->requests[r];
+    uint64_t h = q->prefix_key && i < q->n_prefix
+                     ? q->prefix_key
+                     : 0x9e3779b97f4a7c15u * ((uint64_t)r * TEXTS_MAX + (uint64_t)text + 1);
+    h = (h ^ (uint64_t)i) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ h >> 29) * 0x94d049bb133111ebu;
+    return (int32_t)(h >> 40);
+}
+
+static int32_t n_texts(const gs_sim_request *q) {
+    return q->n_texts > 0 ? q->n_texts : 1;
+}
+
+static int32_t n_room(const gs_sim_request *q) {
+    return q->n_prompt + (q->n_texts > 0 ? 0 : q->n_output);
+}
+
+static int alloc_tokens(gs_sim *m, int32_t r) {
+    const gs_sim_request *q = &m->requests[r];
+    const int32_t room = n_room(q);
+    int32_t *t = gs_array((size_t)room * (size_t)n_texts(q), sizeof *t);
+    if (!t)
+        return GS_ERR_NOMEM;
+    for (int32_t k = 0; k < n_texts(q); k++)
+        for (int32_t i = 0; i < q->n_prompt; i++)
+            t[k * room + i] = token_at(m, r, k, i);
+    m->tokens[r] = t;
+    return GS_OK;
+}
+
+/* ---- requests
+ * -----------------------------------------------------------------------------------*/
+
+static void close_request(gs_sim *m, int32_t r, gs_sim_state state) {
+    gs_sim_outcome *o = &m->outcomes[r];
+    o->state = state;
+    o->end_ns = m->now_ns;
+    gs_free(m->tokens[r]);
+    m->tokens[r] = NULL;
+    for (int32_t c = m->first_child[r]; c >= 0; c = m->sibling[c]) {
+        m->outcomes[c].start_ns = m->now_ns + m->requests[c].think_ns;
+        push(m, m->outcomes[c].start_ns, EVENT_ARRIVE, c);
+    }
+}
+
+static int arrive(gs_sim *m, int32_t r, int64_t now_ns) {
+    const gs_sim_request *q = &m->requests[r];
+    gs_sim_outcome *o = &m->outcomes[r];
+    if (!m->tokens[r] && alloc_tokens(m, r) != GS_OK)
+        return GS_ERR_NOMEM;
+    o->n_tries++;
+    gs_admission a = {0};
+    int32_t k = 0;
+    for (; k < n_texts(q); k++) {
+        const gs_seq_desc d = {.id = (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)k + 1,
+                               .cls = q->cls,
+                               .class_fixed = q->class_fixed,
+                               .person = q->person,
+                               .cache_scope = q->scope,
+                               .tokens = m->tokens[r] + (size_t)k * (size_t)n_room(q),
+                               .n_prompt = q->n_prompt,
+                               .max_output = q->n_texts > 0 ? 0 : q->n_output,
+                               .prefill_only = q->n_texts > 0,
+                               .arrival_ns = now_ns,
+                               .deadline_ns =
+                                   q->deadline_ns > 0 ? o->start_ns + q->deadline_ns : 0};
+        if (gs_sched_submit(m->s, &d, now_ns, &a) != GS_OK)
+            break;
+    }
+    o->n_texts_left = k;
+    if (k == n_texts(q)) {
+        o->state = GS_SIM_LIVE;
+        o->cls = a.cls;
+        if (q->cancel_after_ns > 0)
+            push(m, o->start_ns + q->cancel_after_ns, EVENT_CANCEL, r);
+        return GS_OK;
+    }
+    /* A part of it is no use: what was taken is given back. */
+    o->state = GS_SIM_PENDING;
+    for (int32_t i = 0; i < k; i++)
+        gs_sched_cancel(m->s, (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)i + 1, now_ns);
+    if (a.code == GS_ERR_OVERLOADED && o->n_tries < m->cfg.max_tries)
+        push(m, now_ns + a.retry_after_ns, EVENT_ARRIVE, r);
+    else if (k > 0)
+        o->state = GS_SIM_REFUSED; /* ends when those have been reported */
+    else
+        close_request(m, r, GS_SIM_REFUSED);
+    return GS_OK;
+}
+
+static void cancel(gs_sim *m, int32_t r, int64_t now_ns) {
+    for (int32_t k = 0; k < n_texts(&m->requests[r]); k++)
+        gs_sched_cancel(m->s, (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)k + 1, now_ns);
+}
+
+/* Hands everything in that has happened by until_ns. */
+static int take_events(gs_sim *m, int64_t until_ns) {
+    while (m->n_events > 0 && m->heap[0].t_ns <= until_ns) {
+        const event e = pop(m);
+        if (e.kind == EVENT_CANCEL)
+            cancel(m, e.request, until_ns);
+        else if (arrive(m, e.request, e.t_ns) != GS_OK)
+            return GS_ERR_NOMEM;
+    }
+    return GS_OK;
+}
+
+static void take_ends(gs_sim *m) {
+    gs_seq_end e;
+    while (gs_sched_next_end(m->s, &e)) {
+        const int32_t r = (int32_t)((e.id - 1) / TEXTS_MAX);
+        gs_sim_outcome *o = &m->outcomes[r];
+        o->n_preempted += e.n_preempted;
+        o->n_cached += e.n_cached;
+        o->n_output += e.n_output;
+        o->charged_ns += e.explain.charged_ns;
+        if (--o->n_texts_left > 0 || o->state == GS_SIM_PENDING)
+            continue;
+        if (o->state == GS_SIM_REFUSED) {
+            close_request(m, r, GS_SIM_REFUSED);
+            continue;
+        }
+        if (m->requests[r].n_texts > 0 && e.reason == GS_END_DONE)
+            o->first_ns = m->now_ns;
+        const bool broken = e.reason == GS_END_CANCELLED || e.reason == GS_END_ERROR;
+        close_request(m, r, broken ? GS_SIM_CANCELLED : GS_SIM_DONE);
+    }
+}
+
+/* ---- steps
+ * --------------------------------------------------------------------------------------*/
+
+static int gap_bin(int64_t ns) {
+    const double bin = log((double)(ns > 1000 ? ns : 1000) / 1000.0) / log(1.02);
+    return bin < GS_SIM_GAP_BINS - 1 ? (int)bin : GS_SIM_GAP_BINS - 1;
+}
+
+static int64_t bin_ns(int bin) {
+    return (int64_t)(1000.0 * pow(1.02, bin + 0.5));
+}
+
+static void note_token(gs_sim *m, int32_t r) {
+    gs_sim_outcome *o = &m->outcomes[r];
+    if (o->first_ns == 0) {
+        o->first_ns = m->now_ns;
+    } else {
+        const int64_t gap_ns = m->now_ns - o->last_ns;
+        const gs_class c = m->requests[r].cls;
+        m->gaps[c][gap_bin(gap_ns)]++;
+        if (gap_ns > o->max_gap_ns)
+            o->max_gap_ns = gap_ns;
+        if (gap_ns > m->gap_max_ns[c])
+            m->gap_max_ns[c] = gap_ns;
+    }
+    o->last_ns = m->now_ns;
+}
+
+static void finish_step(gs_sim *m, const gs_plan *plan, int64_t elapsed_ns) {
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        const gs_plan_item *it = &plan->items[i];
+        const int32_t r = (int32_t)((it->id - 1) / TEXTS_MAX);
+        m->results[i] = (gs_item_result){.token = token_at(m, r, 0, it->pos + it->n_tokens)};
+        if (it->sample)
+            note_token(m, r);
+    }
+    m->n_computed += (uint64_t)plan->n_tokens;
+    const gs_step_result res = {.elapsed_ns = elapsed_ns, .items = m->results};
+    gs_sched_commit(m->s, plan, &res, m->now_ns);
+}
+
+/* Layer by layer, as far as nobody more urgent comes. True: it was put aside. */
+static int run_layers(gs_sim *m, const gs_plan *plan, bool *suspended) {
+    const double layer = m->step_ns / m->cfg.device.n_layers;
+    const int64_t began_ns = m->now_ns;
+    const int first = (int)(m->done_share * m->cfg.device.n_layers + 0.5);
+    *suspended = false;
+    for (int i = first; i < m->cfg.device.n_layers; i++) {
+        m->now_ns = began_ns + (int64_t)(layer * (i + 1 - first));
+        if (m->n_events == 0 || m->heap[0].t_ns > m->now_ns || i + 1 == m->cfg.device.n_layers)
+            continue;
+        if (take_events(m, m->now_ns) != GS_OK)
+            return GS_ERR_NOMEM;
+        if (gs_sched_should_yield(m->s, m->now_ns)) {
+            m->done_share = (double)(i + 1) / m->cfg.device.n_layers;
+            gs_sched_suspend(m->s, plan, m->now_ns - began_ns, m->now_ns);
+            *suspended = true;
+            return GS_OK;
+        }
+    }
+    finish_step(m, plan, m->now_ns - began_ns);
+    return GS_OK;
+}
+
+static double step_time(gs_sim *m, const gs_plan *plan) {
+    gs_cost_step x = {0};
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        const gs_plan_item *it = &plan->items[i];
+        gs_cost_step_add(&x, it->n_tokens, it->pos, !it->prefill, it->sample);
+    }
+    const double spread = m->cfg.device.noise * (2.0 * gs_rng_unit(&m->rng) - 1.0);
+    const double slow = gs_rng_unit(&m->rng) < m->cfg.device.slow_rate ? 4.0 : 1.0;
+    return gs_cost_predict(&m->cfg.device.cost, &x) * (1.0 + spread) * slow;
+}
+
+static int run_step(gs_sim *m, const gs_plan *plan) {
+    bool suspended;
+    double ns = plan->resume ? m->step_ns * (1.0 - m->done_share) : step_time(m, plan);
+    if (plan->may_yield) {
+        if (!plan->resume) {
+            m->step_ns = ns;
+            m->done_share = 0.0;
+        }
+        return run_layers(m, plan, &suspended);
+    }
+    ns = ns > 1.0 ? ns : 1.0;
+    m->now_ns += (int64_t)ns;
+    finish_step(m, plan, (int64_t)ns);
+    return GS_OK;
+}
+
+int gs_sim_run(gs_sim *m, char *err, size_t errlen) {
+    for (;;) {
+        gs_plan plan;
+        if (take_events(m, m->now_ns) != GS_OK)
+            return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
+        take_ends(m);
+        if (m->cfg.end_ns > 0 && m->now_ns >= m->cfg.end_ns)
+            return GS_OK;
+        gs_sched_plan(m->s, m->now_ns, &plan);
+        if (plan.n_items > 0) {
+            if (run_step(m, &plan) != GS_OK)
+                return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
+        } else if (plan.wake_ns > m->now_ns) {
+            int64_t next_ns = plan.wake_ns;
+            if (m->n_events > 0 && m->heap[0].t_ns < next_ns)
+                next_ns = m->heap[0].t_ns;
+            if (next_ns == GS_NEVER_NS)
+                return GS_OK;
+            m->now_ns = next_ns > m->now_ns ? next_ns : m->now_ns;
+        }
+        take_ends(m);
+        if (m->cfg.check && gs_sched_check(m->s, err, errlen) != GS_OK)
+            return GS_ERR_INTERNAL;
+    }
+}
+
+/* ---- create and free
+ * ----------------------------------------------------------------------------*/
+
+static int create_sched(gs_sim *m) {
+    const gs_sim_device *d = &m->cfg.device;
+    const gs_kv_config kc = {.n_blocks = d->n_blocks,
+                             .block_tokens = d->block_tokens,
+                             .max_seqs = d->max_seqs,
+                             .max_blocks_per_seq =
+                                 (d->max_context + d->block_tokens - 1) / d->block_tokens};
+    gs_slo_config slo;
+    gs_slo_defaults(&slo);
+    slo.safepoints = true;
+    gs_cost cost = d->cost;
+    cost.calibrated = m->cfg.model_error <= 0.0;
+    for (int i = 0; i < GS_COST_KNOTS && m->cfg.model_error > 0.0; i++)
+        cost.knot_ns[i] *= m->cfg.model_error;
+    const gs_sched_config sc = {.max_seqs = d->max_seqs,
+                                .max_waiting = m->cfg.max_waiting,
+                                .max_batch_tokens = d->max_batch_tokens,
+                                .prefill_chunk = d->prefill_chunk,
+                                .max_context = d->max_context,
+                                .max_persons = m->cfg.n_persons,
+                                .policy = m->cfg.policy,
+                                .seed = m->cfg.seed,
+                                .classes = m->cfg.classes,
+                                .slo = m->cfg.slo ? m->cfg.slo : &slo,
+                                .cost = &cost};
+    int rc = gs_kv_create(&kc, &m->kv);
+    if (rc == GS_OK)
+        rc = gs_sched_create(&sc, m->kv, &m->s);
+    for (uint32_t i = 0; rc == GS_OK && m->cfg.weights && i < m->cfg.n_persons; i++) {
+        gs_person_config pc = sc.slo->person;
+        pc.weight = m->cfg.weights[i];
+        gs_sched_set_person(m->s, i, &pc);
+    }
+    return rc;
+}
+
+static bool valid(const gs_sim_config *cfg, const gs_sim_request *q, int32_t i) {
+    return q->n_prompt > 0 && q->n_texts >= 0 && q->n_texts < TEXTS_MAX &&
+           (q->n_texts > 0 || q->n_output > 0) && q->after < i && q->prefix_of < i &&
+           q->n_prefix <= q->n_prompt && (int)q->cls >= 0 && q->cls < GS_CLASS_COUNT &&
+           (q->person == 0 || q->person < cfg->n_persons) && q->t_ns >= 0 && q->think_ns >= 0;
+}
+
+int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int32_t n,
+                  gs_sim **out) {
+    for (int32_t i = 0; i < n; i++)
+        if (!valid(cfg, &requests[i], i))
+            return GS_ERR_INVALID;
+    gs_sim *m = gs_calloc(1, sizeof *m);
+    if (!m)
+        return GS_ERR_NOMEM;
+    const size_t some = n > 0 ? (size_t)n : 1;
+    m->cfg = *cfg;
+    m->requests = requests;
+    m->n = n;
+    m->now_ns = 1; /* 0 means "never" in many places */
+    m->outcomes = gs_calloc(some, sizeof *m->outcomes);
+    m->tokens = gs_calloc(some, sizeof(int32_t *));
+    m->first_child = gs_array(some, sizeof *m->first_child);
+    m->sibling = gs_array(some, sizeof *m->sibling);
+    m->heap = gs_calloc(2 * some, sizeof *m->heap);
+    m->results = gs_calloc((size_t)cfg->device.max_seqs, sizeof *m->results);
+    int rc = GS_ERR_NOMEM;
+    if (m->outcomes && m->tokens && m->first_child && m->sibling && m->heap && m->results)
+        rc = create_sched(m);
+    if (rc != GS_OK) {
+        gs_sim_free(m);
+        return rc;
+    }
+    gs_rng_seed(&m->rng, cfg->seed);
+    for (int32_t i = 0; i < n; i++)
+        m->first_child[i] = m->sibling[i] = -1;
+    for (int32_t i = n - 1; i >= 0; i--)
+        if (requests[i].after >= 0) {
+            m->sibling[i] = m->first_child[requests[i].after];
+            m->first_child[requests[i].after] = i;
+        }
+    for (int32_t i = 0; i < n; i++)
+        if (requests[i].after < 0) {
+            m->outcomes[i].start_ns = requests[i].t_ns + 1;
+            push(m, m->outcomes[i].start_ns, EVENT_ARRIVE, i);
+        }
+    *out = m;
+    return GS_OK;
+}
+
+void gs_sim_free(gs_sim *m) {
+    if (!m)
+        return;
+    gs_sched_free(m->s);
+    gs_kv_free(m->kv);
+    for (int32_t i = 0; i < m->n && m->tokens; i++)
+        gs_free(m->tokens[i]);
+    gs_free(m->results);
+    gs_free(m->heap);
+    gs_free(m->sibling);
+    gs_free(m->first_child);
+    gs_free(m->tokens);
+    gs_free(m->outcomes);
+    gs_free(m);
+}
+
+const gs_sim_outcome *gs_sim_outcomes(const gs_sim *m) {
+    return m->outcomes;
+}
+
+gs_sched *gs_sim_sched(const gs_sim *m) {
+    return m->s;
+}
+
+int64_t gs_sim_charged(const gs_sim *m, uint32_t person) {
+    gs_person_stats st;
+    gs_sched_get_person(m->s, person, &st);
+    return st.charged_ns;
+}
+
+/* ---- report
+ * -------------------------------------------------------------------------------------*/
+
+static int by_value(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Nearest rank. */
+static int64_t at_share(int64_t *v, int32_t n, double share) {
+    if (n == 0)
+        return 0;
+    int32_t i = (int32_t)ceil(share * n) - 1;
+    return v[i < 0 ? 0 : i];
+}
+
+static int64_t gap_at(const gs_sim *m, int c, double share) {
+    uint64_t n = 0, seen = 0;
+    for (int i = 0; i < GS_SIM_GAP_BINS; i++)
+        n += m->gaps[c][i];
+    for (int i = 0; i < GS_SIM_GAP_BINS && n > 0; i++) {
+        seen += m->gaps[c][i];
+        if ((double)seen >= share * (double)n)
+            return bin_ns(i);
+    }
+    return 0;
+}
+
+/* As the objectives of the household load (bench/family): by what was shown until the end. */
+static bool met(const gs_sim *m, const gs_sim_request *q, const gs_sim_outcome *o) {
+    gs_class_config k[GS_CLASS_COUNT];
+    gs_sched_get_classes(m->s, k);
+    const gs_class_config *c = &k[q->cls];
+    const int64_t deadline_ns = q->deadline_ns > 0 ? q->deadline_ns : c->complete_ns;
+    if (o->state == GS_SIM_REFUSED)
+        return false;
+    if (c->ttft_ns == 0)
+        return deadline_ns == 0 || o->end_ns - o->start_ns <= deadline_ns;
+    if (o->first_ns == 0 || o->first_ns - o->start_ns > c->ttft_ns)
+        return false;
+    return o->n_output < 2 || o->last_ns - o->first_ns <= c->tpot_ns * (o->n_output - 1);
+}
+
+static void count(const gs_sim *m, gs_sim_report *out) {
+    for (int32_t i = 0; i < m->n; i++) {
+        const gs_sim_request *q = &m->requests[i];
+        const gs_sim_outcome *o = &m->outcomes[i];
+        gs_sim_class *k = &out->cls[q->cls];
+        if (o->state == GS_SIM_PENDING || o->state == GS_SIM_LIVE)
+            continue;
+        k->n++;
+        k->n_done += o->state == GS_SIM_DONE;
+        k->n_cancelled += o->state == GS_SIM_CANCELLED;
+        k->n_refused += o->state == GS_SIM_REFUSED;
+        k->n_tokens_out += o->n_output;
+        if (o->state == GS_SIM_DONE)
+            k->n_tokens_in += (int64_t)q->n_prompt * n_texts(q) - o->n_cached;
+        if (o->state == GS_SIM_CANCELLED && o->first_ns == 0)
+            continue; /* showed nothing: late or not, nobody knows */
+        k->n_judged++;
+        k->n_met += met(m, q, o);
+    }
+}
+
+static void sort_class(const gs_sim *m, int c, int64_t *v, gs_sim_class *k) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n; i++)
+        if ((int)m->requests[i].cls == c && m->outcomes[i].first_ns > 0)
+            v[n++] = m->outcomes[i].first_ns - m->outcomes[i].start_ns;
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    k->ttft_p50_ns = at_share(v, n, 0.5);
+    k->ttft_p95_ns = at_share(v, n, 0.95);
+    k->ttft_p99_ns = at_share(v, n, 0.99);
+    n = 0;
+    for (int32_t i = 0; i < m->n; i++)
+        if ((int)m->requests[i].cls == c && m->outcomes[i].n_output > 1)
+            v[n++] =
+                (m->outcomes[i].last_ns - m->outcomes[i].first_ns) / (m->outcomes[i].n_output - 1);
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    k->tpot_p50_ns = at_share(v, n, 0.5);
+    k->tpot_p95_ns = at_share(v, n, 0.95);
+    n = 0;
+    for (int32_t i = 0; i < m->n; i++)
+        if ((int)m->requests[i].cls == c && m->outcomes[i].state == GS_SIM_DONE)
+            v[n++] = m->outcomes[i].end_ns - m->outcomes[i].start_ns;
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    k->total_p50_ns = at_share(v, n, 0.5);
+    k->total_p95_ns = at_share(v, n, 0.95);
+    k->gap_p50_ns = gap_at(m, c, 0.5);
+    k->gap_p99_ns = gap_at(m, c, 0.99);
+    k->gap_max_ns = m->gap_max_ns[c];
+}
+
+/* (sum x)^2 / (n * sum x^2): 1 when all have the same. */
+static double jain(const gs_sim *m) {
+    double sum = 0.0, squares = 0.0;
+    int n = 0;
+    for (uint32_t i = 0; i < m->cfg.n_persons; i++) {
+        const double w = m->cfg.weights ? m->cfg.weights[i] : 1.0;
+        const double x = (double)gs_sim_charged(m, i) / w;
+        n += x > 0.0;
+        sum += x;
+        squares += x * x;
+    }
+    return squares > 0.0 ? sum * sum / (n * squares) : 1.0;
+}
+
+int gs_sim_report_create(const gs_sim *m, gs_sim_report *out) {
+    int64_t *v = gs_array(m->n > 0 ? (size_t)m->n : 1, sizeof *v);
+    if (!v)
+        return GS_ERR_NOMEM;
+    *out = (gs_sim_report){.end_ns = m->now_ns,
+                           .tokens_per_s = (double)m->n_computed * 1e9 / (double)m->now_ns,
+                           .fairness = jain(m),
+                           .hash = gs_sched_decision_hash(m->s)};
+    count(m, out);
+    for (int c = 0; c < GS_CLASS_COUNT; c++)
+        sort_class(m, c, v, &out->cls[c]);
+    gs_free(v);
+    gs_sched_get_stats(m->s, &out->stats);
+    gs_kv_get_stats(m->kv, &out->kv);
+    gs_cost_get_error(gs_sched_cost(m->s), &out->error);
+    return GS_OK;
+}
