@@ -287,14 +287,12 @@ static void scales_get(const gs_fmt *f, const uint8_t *scales, int32_t b, int r,
                        float mn[2]) {
     const uint8_t *s = scales + (size_t)(b / f->super_blocks) * f->scale_bytes;
     int j = b % f->super_blocks;
-    d[0] = get_f16(s + 2 * r);
+    /* an e8m0 record is shorter than sixteen f16 */
+    d[0] = f->scale == GS_SCALE_E8M0 ? gs_e8m0_half(s[r]) : get_f16(s + 2 * r);
     mn[0] = mn[1] = 0.0f;
     switch (f->scale) {
     case GS_SCALE_F16_MIN:
         mn[0] = mn[1] = get_f16(s + 32 + 2 * r);
-        break;
-    case GS_SCALE_E8M0:
-        d[0] = gs_e8m0_half(s[r]);
         break;
     case GS_SCALE_K_MIN:
         mn[0] = mn[1] = -get_f16(s + 32 + 2 * r) * (float)s[192 + 16 * j + r];
