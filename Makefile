@@ -110,12 +110,13 @@ help: ## this list
 # src/kernels/x86/<name>_<isa>.c gets the flags of its isa. gcc 12 reorders unrolled intrinsics
 # until AVX2 tiles spill unless -fno-tree-ter is given, and partial redundancy elimination hoists
 # loads out of the tiles' loops until accumulators spill (docs/performance.md).
-ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c -fno-tree-ter -fno-tree-pre
-ISA_FLAGS_avxvnni := -mavx2 -mfma -mf16c -mavxvnni -fno-tree-ter -fno-tree-pre
-ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512 -fno-tree-ter -fno-tree-pre
+GCC_TILE_FLAGS := $(if $(findstring clang,$(CC)),,-fno-tree-ter -fno-tree-pre)
+ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c $(GCC_TILE_FLAGS)
+ISA_FLAGS_avxvnni := -mavx2 -mfma -mf16c -mavxvnni $(GCC_TILE_FLAGS)
+ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512 $(GCC_TILE_FLAGS)
 ISA_FLAGS_avx512vnni := $(ISA_FLAGS_avx512) -mavx512vnni
 ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512vnni) -mavx512bf16
-ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16
+ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16 $(GCC_TILE_FLAGS)
 ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm
 isa_flags = $(ISA_FLAGS_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 # Kernel code is hot even under a sanitizer and in debug builds.

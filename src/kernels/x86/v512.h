@@ -9,6 +9,13 @@
 #define V_ROWS  16
 #define V_BYTES 64
 
+/* The compilers disagree about the sign of a shift count. */
+#ifdef __clang__
+#define V_COUNT unsigned
+#else
+#define V_COUNT int
+#endif
+
 typedef __m512i vint;
 typedef __m512 vflt;
 
@@ -25,8 +32,8 @@ static inline int32_t v_i32(const void *p) {
 #define vi_and(a, b)     _mm512_and_si512(a, b)
 #define vi_or(a, b)      _mm512_or_si512(a, b)
 #define vi_xor(a, b)     _mm512_xor_si512(a, b)
-#define vi_srl16(a, n)   _mm512_srli_epi16(a, n)
-#define vi_sll16(a, n)   _mm512_slli_epi16(a, n)
+#define vi_srl16(a, n)   _mm512_srli_epi16(a, (V_COUNT)(n))
+#define vi_sll16(a, n)   _mm512_slli_epi16(a, (V_COUNT)(n))
 #define vi_sll32(a, n)   _mm512_slli_epi32(a, (unsigned)(n))
 #define vi_sra32(a, n)   _mm512_srai_epi32(a, (unsigned)(n))
 #define vi_add32(a, b)   _mm512_add_epi32(a, b)
