@@ -88,11 +88,10 @@ static void on_tick(uv_timer_t *h) {
 }
 
 static void on_gone(void *user, gs_http_request *rq) {
-    (void)user;
     gs_req *r = gs_http_user(rq);
     if (r)
         gs_req_gone(r);
-    else
+    else if (!gs_api_job_gone(user, rq))
         gs_http_end(rq);
 }
 

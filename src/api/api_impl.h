@@ -6,11 +6,18 @@
 #include "api/request.h"
 
 #define GS_MAX_PERSONS 64
+/* Bodies above this are rendered and tokenised on a worker thread: some milliseconds of work. */
+#define GS_API_INLINE_BYTES 16384
 
 typedef struct gs_persons {
     uint64_t key[GS_MAX_PERSONS]; /* hash of who it is; 0 = free */
     uint32_t n;
 } gs_persons;
+
+/* A tokeniser's work for one HTTP request: fills out, or e. Any thread. */
+typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_buf *out,
+                              gs_api_error *e);
+typedef struct gs_api_job gs_api_job; /* routes.c */
 
 struct gs_api {
     gs_api_config cfg;
@@ -20,8 +27,9 @@ struct gs_api {
     uv_async_t wake;
     uv_timer_t tick;
     gs_persons persons;
-    gs_req *live; /* list */
-    int n_live;
+    gs_req *live;        /* list */
+    gs_api_job *jobs;    /* list of those on worker threads */
+    int n_live;          /* of both */
     uint64_t scope_salt; /* per start: cache scopes can't be guessed from names */
     bool draining, http_closed;
     int64_t drain_until_ns, flush_until_ns;
@@ -38,6 +46,8 @@ bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq);
 
 /* routes.c */
 void gs_api_on_request(void *user, gs_http_request *rq);
+/* The client of a job is gone. False: rq is not a job's. */
+bool gs_api_job_gone(gs_api *a, gs_http_request *rq);
 
 /* api.c */
 void gs_api_link(gs_api *a, gs_req *r);

@@ -10,8 +10,6 @@
 #include "base/rng.h"
 #include "base/sys.h"
 
-/* Bodies above this are rendered and tokenised on a worker thread: some milliseconds of work. */
-#define INLINE_BODY_BYTES 16384
 /* Clients give up on silent connections (Node: 300 s without headers). */
 #define ALIVE_STREAM_NS (10 * GS_NS_PER_S)
 #define ALIVE_WHOLE_NS  (20 * GS_NS_PER_S)
@@ -348,7 +346,7 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect
     size_t body_bytes;
     gs_http_body(rq, &body_bytes);
     r->work.data = r;
-    if (body_bytes > INLINE_BODY_BYTES &&
+    if (body_bytes > GS_API_INLINE_BYTES &&
         uv_queue_work(a->loop, &r->work, work_run, work_done) == 0) {
         r->in_work = true;
         return;

@@ -168,78 +168,148 @@ static bool read_bool(const json_t *body, const char *name, bool *out, gs_api_er
     return true;
 }
 
-static void post_tokenize(gs_api *a, gs_http_request *rq, json_t *body) {
-    gs_api_error e = {0};
+static void tokenize(const gs_served_model *m, const json_t *body, gs_buf *out, gs_api_error *e) {
     bool add = false, parse = false;
     char err[256] = "";
     gs_ids ids = {0};
     const json_t *content = json_object_get(body, "content");
     if (!json_is_string(content)) {
-        gs_api_fail(&e, GS_ERR_INVALID, "content", "'content' must be a string.");
-        goto out;
+        gs_api_fail(e, GS_ERR_INVALID, "content", "'content' must be a string.");
+        return;
     }
-    if (!read_bool(body, "add_special", &add, &e) || !read_bool(body, "parse_special", &parse, &e))
-        goto out;
-    int rc = gs_tok_encode(a->cfg.model->tokenizer, json_string_value(content),
-                           json_string_length(content),
+    if (!read_bool(body, "add_special", &add, e) || !read_bool(body, "parse_special", &parse, e))
+        return;
+    int rc = gs_tok_encode(m->tokenizer, json_string_value(content), json_string_length(content),
                            (add ? GS_TOK_ADD_SPECIAL : 0) | (parse ? GS_TOK_PARSE_SPECIAL : 0),
                            &ids, err, sizeof(err));
     if (rc != 0) {
-        gs_api_fail(&e, rc, "content", "'content': %s", err[0] ? err : gs_err_text(rc));
-        goto out;
+        gs_api_fail(e, rc, "content", "'content': %s", err[0] ? err : gs_err_text(rc));
+    } else {
+        gs_jsonw w;
+        gs_jsonw_init(&w, out);
+        gs_jsonw_obj(&w);
+        gs_jsonw_key(&w, "tokens");
+        gs_jsonw_arr(&w);
+        for (size_t i = 0; i < ids.len; i++)
+            gs_jsonw_int(&w, ids.data[i]);
+        gs_jsonw_end_arr(&w);
+        gs_jsonw_end_obj(&w);
     }
-    gs_buf out = {0};
-    gs_jsonw w;
-    gs_jsonw_init(&w, &out);
-    gs_jsonw_obj(&w);
-    gs_jsonw_key(&w, "tokens");
-    gs_jsonw_arr(&w);
-    for (size_t i = 0; i < ids.len; i++)
-        gs_jsonw_int(&w, ids.data[i]);
-    gs_jsonw_end_arr(&w);
-    gs_jsonw_end_obj(&w);
-    reply_json(rq, 200, &out);
-out:
-    if (e.code != 0)
-        gs_api_reply_error(rq, &e);
     gs_ids_deinit(&ids);
-    json_decref(body);
 }
 
-static void post_detokenize(gs_api *a, gs_http_request *rq, json_t *body) {
-    gs_api_error e = {0};
+static void detokenize(const gs_served_model *m, const json_t *body, gs_buf *out, gs_api_error *e) {
     gs_ids ids = {0};
     gs_buf text = {0};
     const json_t *tokens = json_object_get(body, "tokens");
     size_t n = json_array_size(tokens);
     if (!json_is_array(tokens))
-        gs_api_fail(&e, GS_ERR_INVALID, "tokens", "'tokens' must be an array of token ids.");
-    for (size_t i = 0; i < n && e.code == 0; i++) {
+        gs_api_fail(e, GS_ERR_INVALID, "tokens", "'tokens' must be an array of token ids.");
+    for (size_t i = 0; i < n && e->code == 0; i++) {
         const json_t *v = json_array_get(tokens, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 ||
-            json_integer_value(v) >= gs_tok_n_vocab(a->cfg.model->tokenizer))
-            gs_api_fail(&e, GS_ERR_INVALID, "tokens", "'tokens[%zu]' is no token id below %d.", i,
-                        gs_tok_n_vocab(a->cfg.model->tokenizer));
+            json_integer_value(v) >= gs_tok_n_vocab(m->tokenizer))
+            gs_api_fail(e, GS_ERR_INVALID, "tokens", "'tokens[%zu]' is no token id below %d.", i,
+                        gs_tok_n_vocab(m->tokenizer));
         else if (gs_ids_push(&ids, (int32_t)json_integer_value(v)) != 0)
-            gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+            gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");
     }
-    if (e.code == 0 && gs_tok_decode(a->cfg.model->tokenizer, ids.data, ids.len, true, &text) != 0)
-        gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
-    if (e.code != 0) {
-        gs_api_reply_error(rq, &e);
-    } else {
-        gs_buf out = {0};
+    if (e->code == 0 && gs_tok_decode(m->tokenizer, ids.data, ids.len, true, &text) != 0)
+        gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");
+    if (e->code == 0) {
         gs_jsonw w;
-        gs_jsonw_init(&w, &out);
+        gs_jsonw_init(&w, out);
         gs_jsonw_obj(&w);
         gs_jsonw_key(&w, "content");
         gs_jsonw_strn(&w, text.data ? text.data : "", text.len);
         gs_jsonw_end_obj(&w);
-        reply_json(rq, 200, &out);
     }
     gs_ids_deinit(&ids);
     gs_buf_deinit(&text);
-    json_decref(body);
+}
+
+/* ---- Jobs: megabytes of text take the tokeniser half a second, which no stream may wait for ----
+ */
+
+struct gs_api_job {
+    gs_api_job *next;
+    gs_api *api;
+    gs_http_request *rq; /* NULL once the client is gone */
+    json_t *body;
+    uv_work_t work;
+    gs_api_job_fn fn;
+    gs_buf out;
+    gs_api_error error;
+};
+
+static void job_run(uv_work_t *w) {
+    gs_api_job *j = w->data;
+    j->fn(j->api->cfg.model, j->body, &j->out, &j->error);
+    if (j->error.code == 0 && j->out.failed)
+        gs_api_fail(&j->error, GS_ERR_NOMEM, NULL, "Out of memory.");
+}
+
+static void job_answer(gs_api_job *j) {
+    if (j->rq && j->error.code != 0)
+        gs_api_reply_error(j->rq, &j->error);
+    else if (j->rq)
+        gs_http_reply(j->rq, 200, "application/json", j->out.data, j->out.len);
+    gs_buf_deinit(&j->out);
+    json_decref(j->body);
+}
+
+static void job_done(uv_work_t *w, int status) {
+    gs_api_job *j = w->data, **at = &j->api->jobs;
+    if (status != 0)
+        gs_api_fail(&j->error, GS_ERR_UNAVAILABLE, NULL, "The server is shutting down.");
+    while (*at != j)
+        at = &(*at)->next;
+    *at = j->next;
+    j->api->n_live--;
+    job_answer(j);
+    gs_free(j);
+}
+
+bool gs_api_job_gone(gs_api *a, gs_http_request *rq) {
+    for (gs_api_job *j = a->jobs; j; j = j->next) {
+        if (j->rq == rq) {
+            j->rq = NULL;
+            gs_http_end(rq);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Answers at once when the body is small, else from a worker thread. Takes body. */
+static void run_job(gs_api *a, gs_http_request *rq, json_t *body, gs_api_job_fn fn) {
+    gs_api_job here = {.api = a, .rq = rq, .body = body, .fn = fn}, *j = NULL;
+    size_t body_bytes;
+    gs_http_body(rq, &body_bytes);
+    if (body_bytes > GS_API_INLINE_BYTES)
+        j = gs_malloc(sizeof(*j));
+    if (j) {
+        *j = here;
+        j->work.data = j;
+        if (uv_queue_work(a->loop, &j->work, job_run, job_done) == 0) {
+            j->next = a->jobs;
+            a->jobs = j;
+            a->n_live++;
+            return;
+        }
+        gs_free(j);
+    }
+    here.work.data = &here;
+    job_run(&here.work);
+    job_answer(&here);
+}
+
+static void post_tokenize(gs_api *a, gs_http_request *rq, json_t *body) {
+    run_job(a, rq, body, tokenize);
+}
+
+static void post_detokenize(gs_api *a, gs_http_request *rq, json_t *body) {
+    run_job(a, rq, body, detokenize);
 }
 
 /* ---- Generation

@@ -278,6 +278,49 @@ static void methods_and_paths(void **state) {
     server_stop(s);
 }
 
+/* Small ones in the loop, large ones on a worker thread; some clients leave meanwhile. */
+static void tokenize_and_back(void **state) {
+    (void)state;
+    server *s = server_new();
+    server_start(s);
+    gs_buf b = {0};
+    static const size_t sizes[] = {0, 5, 20000, 1000000};
+    for (size_t i = 0; i < 4; i++) {
+        gs_buf_clear(&b);
+        gs_buf_str(&b, "{\"content\": \"");
+        for (size_t k = 0; k < sizes[i]; k++)
+            gs_buf_char(&b, (char)('a' + k % 26));
+        gs_buf_str(&b, "\"}");
+        if (sizes[i] == 1000000) {
+            for (int k = 0; k < 5; k++) {
+                int fd = dial(s);
+                send_request(fd, "POST", "/tokenize", "", gs_buf_cstr(&b));
+                close(fd);
+            }
+        }
+        reply r = post(s, "/tokenize", gs_buf_cstr(&b));
+        assert_int_equal(r.status, 200);
+        assert_int_equal(json_array_size(at(r.json, "tokens")), sizes[i]);
+        reply back = post(s, "/detokenize", r.body);
+        assert_int_equal(back.status, 200);
+        assert_int_equal(strlen(str_at(&back, "content")), sizes[i]);
+        assert_memory_equal(str_at(&back, "content"), gs_buf_cstr(&b) + 13, sizes[i]);
+        reply_free(&r);
+        reply_free(&back);
+    }
+    gs_buf_deinit(&b);
+    reply r = post(s, "/tokenize", "{\"content\": \"<|im_end|>\", \"parse_special\": true}");
+    assert_int_equal(int_at(&r, "tokens.0"), 258);
+    reply_free(&r);
+    r = post(s, "/tokenize", "{\"content\": \"x\", \"add_special\": 1}");
+    assert_string_equal(str_at(&r, "error.param"), "add_special");
+    reply_free(&r);
+    r = post(s, "/detokenize", "{\"tokens\": [97, 300]}");
+    assert_string_equal(str_at(&r, "error.param"), "tokens");
+    reply_free(&r);
+    server_stop(s);
+}
+
 /* Clients that leave in every phase. */
 static void leaving_clients_leave_nothing_behind(void **state) {
     (void)state;
@@ -516,6 +559,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_beyond_the_context_says_how_long_it_is),
         cmocka_unit_test(content_may_be_null_where_tools_are_called),
         cmocka_unit_test(methods_and_paths),
+        cmocka_unit_test(tokenize_and_back),
         cmocka_unit_test(leaving_clients_leave_nothing_behind),
         cmocka_unit_test(a_failing_step_is_an_error_event_or_object),
         cmocka_unit_test(a_full_queue_is_429_with_retry_after),
