@@ -6,7 +6,7 @@ import socket
 import threading
 
 import harness
-from fake_model import FakeModel, chars
+from fake_model import FakeModel, chars, chat_ids
 from harness import in_parallel, wait_until
 
 FAKE = FakeModel()
@@ -208,3 +208,73 @@ class ConnectionLimits(harness.SharedServer):
             return False
         except Exception as error:  # http.client's own: the connection was closed
             return "RemoteDisconnected" in repr(error) and False
+
+
+class LongPrompts(harness.SharedServer):
+    """Bodies that are rendered and tokenised on a worker thread."""
+
+    options = ("--fake.step_ms", 0, "--context", 65536, "--fake.kv_blocks", 6000,
+               "--engine.max_batch_tokens", 4096, "--engine.prefill_chunk", 4096)
+
+    def test_right_answers(self):
+        prompts = [chars(f"book {k} ", 20000 + 3000 * k) for k in range(6)]
+
+        def one(k):
+            user = {"user": f"reader {k}"}
+            if k % 2:
+                r = self.server.complete(prompts[k], 8, **user)
+                self.assertEqual(r["usage"]["prompt_tokens"], len(prompts[k]))
+                return r["choices"][0]["text"], FAKE.text(prompts[k], 8)
+            messages = [{"role": "user", "content": prompts[k]}]
+            r = self.server.ok("/v1/chat/completions", {"messages": messages, "max_tokens": 8,
+                                                        "temperature": 0, **user})
+            return r["choices"][0]["message"]["content"], FAKE.text(chat_ids(messages), 8)
+
+        for got, want in in_parallel(3, [lambda k=k: one(k) for k in range(6)]):
+            self.assertEqual(got, want)
+
+    def test_clients_that_leave_meanwhile(self):
+        data = self.server.post_bytes("/v1/completions", {"prompt": "x" * 60000, "max_tokens": 5})
+        for k in range(30):
+            with self.server.socket() as s:
+                s.sendall(data)
+                if k % 3 == 0:
+                    s.shutdown(socket.SHUT_WR)
+        self.server.wait_idle()
+        self.assertEqual(self.server.complete("next", 4)["choices"][0]["text"],
+                         FAKE.text("next", 4))
+
+    def test_errors_of_the_worker(self):
+        r = self.server.post("/v1/completions", {"prompt": "x" * 70000})
+        self.assert_error(r, 400, "prompt", "context_length_exceeded")
+        r = self.server.post("/v1/chat/completions", {"messages": [
+            {"role": "user", "content": "x" * 30000}, {"role": "user", "content": 5}]})
+        self.assert_error(r, 400, "messages[1].content")
+
+
+class SignsOfLife(harness.SharedServer):
+    options = ("--fake.step_ms", 200, "--engine.max_seqs", 1)
+
+    @harness.long_only
+    @harness.limit(180)
+    def test_while_a_request_waits(self):
+        """Clients give up on silent connections: comments in streams, white space elsewhere."""
+        first = self.server.socket()
+        first.sendall(self.server.post_bytes("/v1/completions", {
+            "prompt": "holds the only seat", "max_tokens": 5000, "stream": True}))
+        self.server.wait_metric("num_requests_running", 1)
+        waiting = Reader(self.server, {"prompt": "waits", "max_tokens": 2, "temperature": 0})
+        waiting.start()
+        whole = self.server.socket(60)
+        whole.sendall(self.server.post_bytes("/v1/completions", {
+            "prompt": "waits too", "max_tokens": 2, "temperature": 0}))
+        self.assertIn(b"200 OK", whole.recv(65536))
+        wait_until("a comment", lambda: waiting.stream.comments > 0, 60)
+        first.close()
+        waiting.join(60 * harness.SLOWNESS)
+        self.assertEqual(waiting.text, FAKE.text("waits", 2))
+        answer = b""
+        while b"\r\n0\r\n\r\n" not in answer:
+            answer += whole.recv(65536)
+        self.assertIn(FAKE.text("waits too", 2).encode(), answer)
+        whole.close()
