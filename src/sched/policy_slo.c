@@ -22,6 +22,7 @@
 #define AHEAD_TOKENS 10    /* a listener's buffer is kept this full */
 #define AHEAD_FROM   20    /* tokens (60 characters) before speech begins */
 #define HEAVY        4     /* times the requests of the person with fewest */
+#define GRACE_NS     1e9   /* until a person with few requests has used so much more */
 #define HEAVY_TURN   16    /* every so many steps a heavy person's prompt gets a tile anyway */
 #define STAY_NS      0.5e9 /* a prompt in progress stays before one of a counter this much lower */
 #define PACE_CHUNK   128   /* prompts are priced in chunks of this size */
@@ -51,7 +52,8 @@ static bool is_stream(const gs_sched *s, const gs_sched_seq *q) {
 }
 
 static bool is_heavy(const slo_step *t, const gs_sched_seq *q) {
-    return slo_person_of(t->s, q)->n_wanted > t->allowed;
+    const slo_person *u = slo_person_of(t->s, q);
+    return u->n_wanted > t->allowed && u->counter_ns + GRACE_NS > t->light_counter_ns;
 }
 
 static int64_t tpot_of(const slo_step *t, gs_class c) {
@@ -77,16 +79,19 @@ static int64_t next_due(const slo_step *t, const gs_sched_seq *q, bool *ahead) {
 
 /*
  * Beside somebody with one request, a person with many keeps a few streams per step and does not
- * stretch it: each active person is to get a part of the time, not each request. Persons with
- * about as many requests are left to their counters.
+ * stretch it: each active person is to get a part of the time, not each request. That ends when
+ * the first one has had clearly more; persons with about as many requests are left to their
+ * counters.
  */
 static void find_heavy(slo_step *t) {
     int32_t fewest = INT32_MAX;
     for (uint32_t i = 0; i < t->p->n_persons; i++) {
         const int32_t n = t->p->persons[i].n_wanted;
         t->n_active += n > 0;
-        if (n > 0 && n < fewest)
-            fewest = n;
+        if (n == 0 || n >= fewest)
+            continue;
+        fewest = n;
+        t->light_counter_ns = t->p->persons[i].counter_ns;
     }
     t->allowed = INT32_MAX;
     if (t->n_active < 2 || fewest > INT32_MAX / HEAVY || !slo_rule(t->s, GS_RULE_FAIRNESS))

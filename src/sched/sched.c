@@ -20,7 +20,7 @@ void gs_slo_defaults(gs_slo_config *out) {
                            .background_gap_ns = 20000000,
                            .safepoint_max_age_ns = 2000000000,
                            .tile_tokens = 8,
-                           .tpot_stretch = 1.5,
+                           .tpot_stretch = 1.9,
                            .person_queue_share = 0.75};
 }
 

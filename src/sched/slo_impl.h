@@ -50,18 +50,19 @@ typedef struct slo_step {
     gs_sched *s;
     slo_state *p;
     int64_t now_ns;
-    gs_cost_step x;    /* what is planned so far */
-    double token_ns;   /* price of a prompt token in large chunks */
-    double streams_ns; /* T of all interactive streams alone */
-    double horizon_ns; /* the step ends by then; INFINITY without streams */
-    bool streams;      /* somebody reads or listens */
-    bool first_waits;  /* somebody waits for a first token */
-    int32_t allowed;   /* streams and waiting ones above which a person is a heavy one */
-    int32_t n_active;  /* persons with interactive work */
-    double light_ns;   /* T of the streams of persons who are not heavy; 0: none */
-    uint32_t held;     /* classes whose newcomers are held: bit per class */
-    int64_t owed_ns;   /* to background */
-    bool kv_blocked;   /* a newcomer waits for blocks: worse ones don't pass it */
+    gs_cost_step x;          /* what is planned so far */
+    double token_ns;         /* price of a prompt token in large chunks */
+    double streams_ns;       /* T of all interactive streams alone */
+    double horizon_ns;       /* the step ends by then; INFINITY without streams */
+    bool streams;            /* somebody reads or listens */
+    bool first_waits;        /* somebody waits for a first token */
+    int32_t allowed;         /* streams and waiting ones above which a person is a heavy one */
+    int32_t n_active;        /* persons with interactive work */
+    double light_counter_ns; /* of the one with fewest requests */
+    double light_ns;         /* T of the streams of persons who are not heavy; 0: none */
+    uint32_t held;           /* classes whose newcomers are held: bit per class */
+    int64_t owed_ns;         /* to background */
+    bool kv_blocked;         /* a newcomer waits for blocks: worse ones don't pass it */
     gs_class kv_blocked_by;
 } slo_step;
 

@@ -126,10 +126,10 @@ static void two_backlogged(home *h) {
 }
 
 static void test_two_backlogged_persons(void **state) {
-    home *h = begin(state, "xeon2-1.5b", &gs_policy_fcfs);
+    home *h = begin(state, "xeon2-135m", &gs_policy_fcfs);
     two_backlogged(h);
     const double fcfs = h->rep.tokens_per_s;
-    h = begin(state, "xeon2-1.5b", &gs_policy_slo);
+    h = begin(state, "xeon2-135m", &gs_policy_slo);
     two_backlogged(h);
     const double a = ms(gs_sim_charged(h->m, 1)), b = ms(gs_sim_charged(h->m, 2));
     print_message("two persons: %.1f and %.1f s of device time, %.1f tokens/s (FCFS %.1f)\n",
@@ -359,7 +359,7 @@ static void test_learns_a_wrong_model(void **state) {
 
 static void test_recomputation_is_rare(void **state) {
     home *h = begin(state, "xeon2-135m", &gs_policy_slo);
-    h->cfg.device.n_blocks = 400;
+    h->cfg.device.n_blocks = 120;
     for (int i = 0; i < 200; i++) {
         add(h, i * 700 * MS, GS_CLASS_CHAT, 1 + (uint32_t)i % 3, 600, 150);
         add(h, i * 700 * MS, GS_CLASS_BACKGROUND, 5, 900, 80);
