@@ -182,13 +182,25 @@ static int32_t n_done(const gs_sched_seq *q) {
     return q->state == GS_SCHED_RUNNING ? q->n_computed : q->n_peek;
 }
 
+/* Why a waiting one need not be asked in this step: what kept another one out keeps it out. */
+static gs_wait barred(const slo_step *t, const gs_sched_seq *q) {
+    if (!q->admitted && (t->held >> q->d.cls & 1))
+        return GS_WAIT_WINDOW;
+    if (t->seats_full >> q->d.cls & 1)
+        return GS_WAIT_SEATS;
+    return t->kv_blocked && q->d.cls >= t->kv_blocked_by ? GS_WAIT_KV : GS_WAIT_NONE;
+}
+
 /* Whether q may get prompt tokens in this step. */
 static bool is_candidate(const slo_step *t, const gs_sched_seq *q) {
     if (q->item >= 0 || q->parked || q->tried == t->s->plan.step)
         return false;
+    const bool voice = q->d.cls == GS_CLASS_VOICE;
+    if (!voice && slo_person_of(t->s, q)->passed_over == t->s->plan.step)
+        return false;
     if (q->state == GS_SCHED_RUNNING)
         return !gs_sched_is_decode(q);
-    return q->admitted || (t->held >> q->d.cls & 1) == 0;
+    return barred(t, q) == GS_WAIT_NONE;
 }
 
 /* What is left to compute alone, and how much time that leaves. */
@@ -320,6 +332,7 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
     if (is_heavy(t, q) && slo_interactive(s, q) && q->d.cls != GS_CLASS_VOICE) {
         at_least_a_tile &= s->plan.step % HEAVY_TURN == 0;
         bound_ns = 0.0;
+        slo_person_of(s, q)->passed_over = s->plan.step;
     }
     const int32_t n_max = budget < s->cfg.prefill_chunk ? budget : s->cfg.prefill_chunk;
     const int32_t left = gs_sched_n_known(q) - n_done(q);
@@ -337,8 +350,13 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
         return true;
     }
     const int rc = slo_start(t, q, n);
-    if (rc < 0)
-        q->x.wait_now = (gs_wait)-rc;
+    if (rc >= 0)
+        return true;
+    q->x.wait_now = (gs_wait)-rc;
+    if (q->x.wait_now == GS_WAIT_SEATS)
+        t->seats_full |= 1u << q->d.cls;
+    else if (q->x.wait_now == GS_WAIT_PERSON)
+        slo_person_of(s, q)->passed_over = s->plan.step;
     return true;
 }
 
@@ -380,8 +398,9 @@ static void give_reasons(slo_step *t, const class_need *need, int n) {
         for (gs_sched_seq *q = lists[i]->head; q; q = q->next) {
             if (q->item >= 0 || q->tried == s->plan.step || q->parked)
                 continue;
-            if (t->held >> q->d.cls & 1)
-                q->x.wait_now = GS_WAIT_WINDOW;
+            const gs_wait bar = i == 1 ? barred(t, q) : GS_WAIT_NONE;
+            if (bar != GS_WAIT_NONE)
+                q->x.wait_now = bar;
             else if (!slo_interactive(s, q))
                 q->x.wait_now = s->slo.background_paused ? GS_WAIT_SCHEDULE : GS_WAIT_CLASS;
             else if (planned >> q->d.cls & 1)

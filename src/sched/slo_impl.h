@@ -16,6 +16,7 @@ typedef struct slo_person {
     int32_t n_live;       /* waiting and running */
     int32_t n_running;    /* while a step is built */
     int32_t n_wanted;     /* interactive streams and waiting ones; while building */
+    uint64_t passed_over; /* step in which no more of this person is asked */
     int64_t day_began_ns, day_ns;
 } slo_person;
 
@@ -61,6 +62,7 @@ typedef struct slo_step {
     double light_counter_ns; /* of the one with fewest requests */
     double light_ns;         /* T of the streams of persons who are not heavy; 0: none */
     uint32_t held;           /* classes whose newcomers are held: bit per class */
+    uint32_t seats_full;     /* classes without a free seat */
     int64_t owed_ns;         /* to background */
     bool kv_blocked;         /* a newcomer waits for blocks: worse ones don't pass it */
     gs_class kv_blocked_by;
