@@ -114,6 +114,7 @@ static void finish_reason(gs_jsonw *w, const char *reason) {
         gs_jsonw_null(w);
 }
 
+/* No memory: an empty piece. Its text is in the answer anyway. */
 static void token_bytes(const gs_req *r, int32_t id, gs_buf *piece) {
     gs_buf_clear(piece);
     gs_tok_piece(r->api->cfg.model->tokenizer, id, true, piece);
@@ -230,8 +231,14 @@ static void event_begin(gs_req *r, gs_jsonw *w) {
 static void event_end(gs_req *r, gs_jsonw *w) {
     gs_jsonw_end_obj(w);
     gs_buf_str(&r->out, "\n\n");
-    if (!r->out.failed && r->rq)
-        gs_http_write(r->rq, r->out.data, r->out.len);
+    if (!r->rq)
+        return;
+    if (r->out.failed) { /* a stream with a hole must not look whole */
+        gs_http_abort(r->rq);
+        r->rq = NULL;
+        return;
+    }
+    gs_http_write(r->rq, r->out.data, r->out.len);
 }
 
 /* One choice's chunk; role and text may be absent. */
@@ -405,6 +412,7 @@ static void text_whole(gs_req *r, gs_buf *out) {
         text_logprobs(&w, r, c);
         finish_reason(&w, c->finish_reason);
         gs_jsonw_end_obj(&w);
+        out->failed |= text.failed;
     }
     gs_buf_deinit(&text);
     gs_jsonw_end_arr(&w);

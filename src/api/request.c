@@ -117,7 +117,13 @@ static void finish_answer(gs_req *r) {
         r->dialect->whole(r, &r->out);
         gs_http_request *rq = r->rq;
         r->rq = NULL;
-        if (r->headers_sent) {
+        if (r->out.failed && r->headers_sent) {
+            gs_http_abort(rq);
+        } else if (r->out.failed) {
+            gs_api_error e;
+            gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+            gs_api_reply_error(rq, &e);
+        } else if (r->headers_sent) {
             gs_http_write(rq, r->out.data, r->out.len);
             gs_http_end(rq);
         } else {
@@ -440,6 +446,13 @@ static int keep_logprob(gs_choice *c, const gs_sample *s) {
     return 0;
 }
 
+/* r->piece through the stop strings into the choice's text. */
+static int show_piece(gs_req *r, gs_choice *c) {
+    if (r->piece.failed)
+        return GS_ERR_NOMEM;
+    return gs_stop_feed(&c->stop, r->piece.data ? r->piece.data : "", r->piece.len, &c->text);
+}
+
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
     if (r->state == GS_REQ_DONE || c->finished)
         return;
@@ -450,7 +463,7 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
     gs_buf_clear(&r->piece);
     int rc = gs_detok_push(&c->detok, ev->u.token.sample.token, &r->piece);
     if (rc == 0)
-        rc = gs_stop_feed(&c->stop, r->piece.data ? r->piece.data : "", r->piece.len, &c->text);
+        rc = show_piece(r, c);
     if (rc == 0 && r->p.sampler.n_logprobs >= 0)
         rc = keep_logprob(c, &ev->u.token.sample);
     if (rc != 0) {
@@ -483,7 +496,7 @@ static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     gs_buf_clear(&r->piece);
     int rc = gs_detok_flush(&c->detok, &r->piece);
     if (rc == 0)
-        rc = gs_stop_feed(&c->stop, r->piece.data ? r->piece.data : "", r->piece.len, &c->text);
+        rc = show_piece(r, c);
     if (rc == 0)
         rc = gs_stop_finish(&c->stop, &c->text);
     if (rc != 0) {

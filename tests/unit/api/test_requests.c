@@ -473,6 +473,29 @@ static void draining_past_its_deadline_ends_with_an_error(void **state) {
     }
 }
 
+/* What looks like a whole answer to a client must be one. */
+static void complete_or_visibly_broken(const char *text, size_t len, bool stream) {
+    const char *body = strstr(text, "\r\n\r\n"), *n = strstr(text, "Content-Length: ");
+    assert_non_null(body);
+    body += 4;
+    if (!stream) {
+        if (!n || len - (size_t)(body - text) < strtoul(n + 16, NULL, 10))
+            return;
+        json_t *v = json_loads(body, 0, NULL);
+        assert_int_equal(json_array_size(at(v, "choices")), 6);
+        for (size_t i = 0; i < 6; i++)
+            assert_int_equal(json_string_length(at(json_array_get(at(v, "choices"), i), "text")),
+                             4);
+        json_decref(v);
+    } else if (strstr(body, "\r\n0\r\n\r\n") && !strstr(body, "\"error\"")) {
+        gs_buf out = {0};
+        reply r = {.body = strstr(text, "\r\n\r\n")};
+        assert_int_equal(stream_texts(&r, &out, 1), 1);
+        assert_int_equal(out.len, 4);
+        gs_buf_deinit(&out);
+    }
+}
+
 /* Every allocation of a request fails once: it is answered or cut, and nothing leaks (the address
  * sanitizer looks). */
 static void running_out_of_memory_anywhere(void **state) {
@@ -486,19 +509,22 @@ static void running_out_of_memory_anywhere(void **state) {
         gs_fault_set(GS_FAULT_ALLOC, n, 12);
         send_request(fd, "POST", n & 1 ? COMPLETIONS : CHAT, "",
                      n & 1 ? "{\"prompt\": [\"a\", \"b\"], \"n\": 3, \"max_tokens\": 4, "
-                             "\"logprobs\": 3, \"stop\": \"zz\", \"logit_bias\": {\"97\": 1}}"
+                             "\"logprobs\": 3, \"stop\": \"ZZ\", \"logit_bias\": {\"97\": 1}}"
                            : "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], "
                              "\"max_tokens\": 4, \"stream\": true, \"logprobs\": true}");
         static char text[1 << 16];
         size_t len = 0;
         ssize_t got;
-        while ((got = recv(fd, text + len, sizeof text - len, 0)) > 0)
+        while ((got = recv(fd, text + len, sizeof text - 1 - len, 0)) > 0)
             len += (size_t)got;
+        text[len] = '\0';
         close(fd);
         gs_fault_clear();
         bool ok = len > 12 && memcmp(text, "HTTP/1.1 200", 12) == 0;
         n_ok += ok;
         n_refused += !ok;
+        if (ok)
+            complete_or_visibly_broken(text, len, !(n & 1));
     }
     assert_true(n_ok > 10);
     assert_true(n_refused > 10);
