@@ -1,0 +1,300 @@
+/*
+ * The native backend on tiny float32 models of every architecture against a forward pass in
+ * double precision that is written the slow, obvious way. Needs no files.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "../model/tiny_model.h"
+#include "base/err.h"
+#include "base/pool.h"
+#include "base/sys.h"
+#include "engine/native.h"
+
+#define N_TOKENS 41
+#define MAX_DIM  128 /* of any vector of the tiny models */
+
+/* ---- The obvious way ---------------------------------------------------------------------------
+ */
+
+typedef struct plain {
+    const gs_gguf *g;
+    const tiny_spec *s;
+    bool neox, gelu, local; /* local: Gemma's layers with a window */
+    double base, factor;
+} plain;
+
+static const float *tensor(const plain *p, int layer, const char *name) {
+    char full[64];
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    const gs_gguf_tensor *t = gs_gguf_tensor_find(p->g, full);
+    return t ? t->data : NULL;
+}
+
+static void matvec(double *y, const float *w, const float *bias, const double *x, uint32_t rows,
+                   uint32_t cols) {
+    for (uint32_t r = 0; r < rows; r++) {
+        y[r] = bias ? (double)bias[r] : 0;
+        for (uint32_t c = 0; c < cols; c++)
+            y[r] += (double)w[r * cols + c] * x[c];
+    }
+}
+
+static void norm(double *y, const double *x, const float *w, uint32_t n) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    double scale = 1 / sqrt(sum / n + 1e-5);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * scale * (double)w[i];
+}
+
+static void rotate(const plain *p, double *x, int pos) {
+    uint32_t n = p->s->n_rot ? p->s->n_rot : p->s->head_dim;
+    const float *factors = tensor(p, -1, "rope_freqs.weight");
+    for (uint32_t i = 0; i < n / 2; i++) {
+        double f = pow(p->base, -2.0 * i / n) / p->factor;
+        if (factors)
+            f /= (double)factors[i];
+        double *a = p->neox ? &x[i] : &x[2 * i], *b = p->neox ? &x[i + n / 2] : &x[2 * i + 1];
+        double c = cos(pos * f), s = sin(pos * f), u = *a, v = *b;
+        *a = u * c - v * s;
+        *b = u * s + v * c;
+    }
+}
+
+static double k_cache[N_TOKENS][MAX_DIM], v_cache[N_TOKENS][MAX_DIM];
+
+/* Attention of all query heads q at position pos over the caches. */
+static void attend(const plain *p, const double *q, int pos, double *out) {
+    uint32_t hd = p->s->head_dim, group = p->s->n_heads / p->s->n_kv_heads;
+    int first = p->local && pos >= (int)p->s->window ? pos - (int)p->s->window + 1 : 0;
+    for (uint32_t h = 0; h < p->s->n_heads; h++) {
+        double w[N_TOKENS], sum = 0;
+        for (int t = first; t <= pos; t++) {
+            double dot = 0;
+            for (uint32_t d = 0; d < hd; d++)
+                dot += q[h * hd + d] * k_cache[t][h / group * hd + d];
+            sum += w[t] = exp(dot / sqrt(hd));
+        }
+        for (uint32_t d = 0; d < hd; d++) {
+            out[h * hd + d] = 0;
+            for (int t = first; t <= pos; t++)
+                out[h * hd + d] += w[t] / sum * v_cache[t][h / group * hd + d];
+        }
+    }
+}
+
+static void add_branch(const plain *p, int layer, const char *post, double *x, double *y) {
+    const float *w = tensor(p, layer, post);
+    if (w)
+        norm(y, y, w, p->s->n_embd);
+    for (uint32_t i = 0; i < p->s->n_embd; i++)
+        x[i] += y[i];
+}
+
+static void attention_block(const plain *p, int layer, double x[][MAX_DIM]) {
+    const tiny_spec *s = p->s;
+    uint32_t nq = s->n_heads * s->head_dim, nkv = s->n_kv_heads * s->head_dim, hd = s->head_dim;
+    static double q[N_TOKENS][MAX_DIM];
+    double h[MAX_DIM], o[MAX_DIM];
+    const float *qn = tensor(p, layer, "attn_q_norm.weight");
+    const float *kn = tensor(p, layer, "attn_k_norm.weight");
+    for (int t = 0; t < N_TOKENS; t++) {
+        norm(h, x[t], tensor(p, layer, "attn_norm.weight"), s->n_embd);
+        matvec(q[t], tensor(p, layer, "attn_q.weight"), tensor(p, layer, "attn_q.bias"), h, nq,
+               s->n_embd);
+        matvec(k_cache[t], tensor(p, layer, "attn_k.weight"), tensor(p, layer, "attn_k.bias"), h,
+               nkv, s->n_embd);
+        matvec(v_cache[t], tensor(p, layer, "attn_v.weight"), tensor(p, layer, "attn_v.bias"), h,
+               nkv, s->n_embd);
+        for (uint32_t i = 0; i < s->n_heads; i++) {
+            if (qn)
+                norm(q[t] + i * hd, q[t] + i * hd, qn, hd);
+            rotate(p, q[t] + i * hd, t);
+        }
+        for (uint32_t i = 0; i < s->n_kv_heads; i++) {
+            if (kn)
+                norm(k_cache[t] + i * hd, k_cache[t] + i * hd, kn, hd);
+            rotate(p, k_cache[t] + i * hd, t);
+        }
+    }
+    for (int t = 0; t < N_TOKENS; t++) {
+        attend(p, q[t], t, o);
+        matvec(h, tensor(p, layer, "attn_output.weight"), NULL, o, s->n_embd, nq);
+        add_branch(p, layer, "post_attention_norm.weight", x[t], h);
+    }
+}
+
+static void ffn_block(const plain *p, int layer, double *x) {
+    double h[MAX_DIM], gate[MAX_DIM], up[MAX_DIM];
+    uint32_t ne = p->s->n_embd, nff = p->s->n_ff;
+    norm(h, x, tensor(p, layer, "ffn_norm.weight"), ne);
+    matvec(gate, tensor(p, layer, "ffn_gate.weight"), NULL, h, nff, ne);
+    matvec(up, tensor(p, layer, "ffn_up.weight"), NULL, h, nff, ne);
+    for (uint32_t i = 0; i < nff; i++) {
+        double v = gate[i];
+        double cube = 0.7978845608028654 * (v + 0.044715 * v * v * v);
+        gate[i] = up[i] * (p->gelu ? 0.5 * v * (1 + tanh(cube)) : v / (1 + exp(-v)));
+    }
+    matvec(h, tensor(p, layer, "ffn_down.weight"), NULL, gate, ne, nff);
+    add_branch(p, layer, "post_ffw_norm.weight", x, h);
+}
+
+static void plain_forward(plain *p, const int32_t *tokens, double logits[][MAX_DIM]) {
+    static double x[N_TOKENS][MAX_DIM];
+    const tiny_spec *s = p->s;
+    bool gemma = strcmp(s->arch, "gemma3") == 0;
+    p->neox = strcmp(s->arch, "llama") != 0;
+    p->gelu = gemma;
+    const float *embd = tensor(p, -1, "token_embd.weight"), *out = tensor(p, -1, "output.weight");
+    for (int t = 0; t < N_TOKENS; t++)
+        for (uint32_t i = 0; i < s->n_embd; i++)
+            x[t][i] =
+                (double)embd[(uint32_t)tokens[t] * s->n_embd + i] * (gemma ? sqrt(s->n_embd) : 1);
+    for (int l = 0; l < (int)s->n_layers; l++) {
+        p->local = gemma && (l + 1) % 6 != 0;
+        p->base = p->local || s->rope_base == 0 ? 10000.0 : (double)s->rope_base;
+        p->factor = p->local || s->rope_factor == 0 ? 1.0 : (double)s->rope_factor;
+        attention_block(p, l, x);
+        for (int t = 0; t < N_TOKENS; t++)
+            ffn_block(p, l, x[t]);
+    }
+    for (int t = 0; t < N_TOKENS; t++) {
+        norm(x[t], x[t], tensor(p, -1, "output_norm.weight"), s->n_embd);
+        matvec(logits[t], out ? out : embd, NULL, x[t], s->n_vocab, s->n_embd);
+    }
+}
+
+/* ---- The backend -------------------------------------------------------------------------------
+ */
+
+static void run_native(const gs_gguf *g, int n_threads, int chunk, const int32_t *tokens,
+                       float *logits) {
+    char err[512] = "";
+    gs_model *m = NULL;
+    gs_backend *b = NULL;
+    gs_pool *pool = gs_pool_create(n_threads, false);
+    assert_non_null(pool);
+    if (gs_model_load(g, pool, NULL, NULL, &m, err, sizeof err) != GS_OK)
+        fail_msg("%s", err);
+    gs_native_config cfg = {.model = m,
+                            .pool = pool,
+                            .max_seqs = 2,
+                            .max_batch_tokens = chunk,
+                            .max_context = 64,
+                            .block_tokens = 16,
+                            .n_kv_blocks = 8};
+    if (gs_native_create(&cfg, &b, err, sizeof err) != GS_OK)
+        fail_msg("%s", err);
+    const uint32_t blocks[4] = {5, 0, 7, 2};
+    for (int pos = 0; pos < N_TOKENS; pos += chunk) {
+        int n = N_TOKENS - pos < chunk ? N_TOKENS - pos : chunk;
+        gs_batch_item it = {.pos = pos,
+                            .n_tokens = n,
+                            .tokens = tokens + pos,
+                            .blocks = blocks,
+                            .n_blocks = 4,
+                            .logits = logits + (ptrdiff_t)pos * m->hp.n_vocab,
+                            .n_logits = n};
+        gs_batch batch = {.n_items = 1, .n_tokens = n, .items = &it};
+        assert_int_equal(b->ops->forward(b, &batch), GS_OK);
+    }
+    b->ops->destroy(b);
+    gs_model_free(m);
+    gs_pool_free(pool);
+}
+
+static void check(const tiny_spec *s) {
+    static double want[N_TOKENS][MAX_DIM];
+    gw w;
+    gs_gguf *g = NULL;
+    char err[512] = "";
+    int32_t tokens[N_TOKENS];
+    float *got = gs_array((size_t)N_TOKENS * s->n_vocab, sizeof *got);
+    assert_non_null(got);
+    for (uint32_t t = 0; t < N_TOKENS; t++)
+        tokens[t] = (int32_t)(t * t * 7 % s->n_vocab);
+    tiny_build(&w, s);
+    if (gs_gguf_open_mem(w.p, w.n, &g, err, sizeof err) != GS_OK)
+        fail_msg("%s", err);
+    plain p = {.g = g, .s = s};
+    plain_forward(&p, tokens, want);
+    double scale = 0;
+    for (int t = 0; t < N_TOKENS; t++)
+        for (uint32_t v = 0; v < s->n_vocab; v++)
+            scale = fmax(scale, fabs(want[t][v]));
+    static const int chunks[] = {N_TOKENS, 1, 6};
+    for (int c = 0; c < 3; c++) {
+        run_native(g, c + 1, chunks[c], tokens, got);
+        for (int t = 0; t < N_TOKENS; t++)
+            for (uint32_t v = 0; v < s->n_vocab; v++)
+                /* what storing keys and values as f16 costs */
+                if (!(fabs((double)got[(uint32_t)t * s->n_vocab + v] - want[t][v]) < 3e-3 * scale))
+                    fail_msg("%s, chunks of %d: logit %u of position %d is %g, not %g", s->arch,
+                             chunks[c], v, t, (double)got[(uint32_t)t * s->n_vocab + v],
+                             want[t][v]);
+    }
+    gs_gguf_close(g);
+    gw_free(&w);
+    gs_free(got);
+}
+
+static void test_llama(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("llama");
+    check(&s);
+    s.untied = s.bias = true;
+    s.n_rot = 16; /* part of each head */
+    s.rope_base = 500;
+    check(&s);
+    s.n_rot = 0;
+    s.rope_freqs = true;
+    s.rope_factor = 4;
+    s.n_kv_heads = 1;
+    check(&s);
+    s.n_kv_heads = 4;
+    s.n_ff = 32;
+    check(&s);
+}
+
+static void test_qwen(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("qwen2");
+    s.bias = true;
+    s.rope_base = 1000;
+    check(&s);
+    s = tiny_default("qwen3");
+    s.qk_norm = s.untied = true;
+    check(&s);
+}
+
+static void test_gemma(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("gemma3");
+    s.qk_norm = s.post_norm = true;
+    s.n_layers = 7;
+    s.window = 9;
+    s.rope_base = 1e6f;
+    s.rope_factor = 8;
+    check(&s);
+}
+
+int main(void) {
+    char err[256];
+    if (gs_kernels_init(NULL, err, sizeof err) != GS_OK)
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_gemma),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
