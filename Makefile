@@ -110,11 +110,13 @@ help: ## this list
 # src/kernels/x86/<name>_<isa>.c gets the flags of its isa. gcc 12 reorders unrolled intrinsics
 # until AVX2 tiles spill unless -fno-tree-ter is given, and partial redundancy elimination hoists
 # loads out of the tiles' loops until accumulators spill (docs/performance.md).
-GCC_TILE_FLAGS := $(if $(findstring clang,$(CC)),,-fno-tree-ter -fno-tree-pre)
+GCC_NO_PRE := $(if $(findstring clang,$(CC)),,-fno-tree-pre)
+GCC_TILE_FLAGS := $(if $(findstring clang,$(CC)),,-fno-tree-ter) $(GCC_NO_PRE)
 ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c $(GCC_TILE_FLAGS)
 ISA_FLAGS_avxvnni := -mavx2 -mfma -mf16c -mavxvnni $(GCC_TILE_FLAGS)
-ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512 $(GCC_TILE_FLAGS)
-ISA_FLAGS_avx512vnni := $(ISA_FLAGS_avx512) -mavx512vnni
+AVX512_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+ISA_FLAGS_avx512 := $(AVX512_FLAGS) $(GCC_TILE_FLAGS)
+ISA_FLAGS_avx512vnni := $(AVX512_FLAGS) -mavx512vnni $(GCC_NO_PRE)
 ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512vnni) -mavx512bf16
 ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16 $(GCC_TILE_FLAGS)
 ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm

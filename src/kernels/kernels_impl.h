@@ -213,6 +213,12 @@ typedef struct gs_kernel_table {
     void (*logsumexp)(const float *x, int32_t n, float *max, float *lse);
 } gs_kernel_table;
 
+/* Which 4-element dot product a vector header offers: none, unsigned weights x signed activations,
+ * or both signed. */
+#define V_DOT_NONE 0
+#define V_DOT_U8S8 1
+#define V_DOT_S8S8 2
+
 extern const gs_kernel_table *gs_kernels; /* never NULL; scalar before gs_kernels_init */
 
 extern const gs_kernel_table gs_kernels_scalar;
@@ -223,9 +229,17 @@ extern const gs_kernel_table gs_kernels_avx512;
 extern const gs_kernel_table gs_kernels_avx512vnni;
 #elif defined(__aarch64__)
 extern const gs_kernel_table gs_kernels_neon;
-extern const gs_kernel_table gs_kernels_i8mm;
 #endif
 
+/* The scalar versions, for tables that have no better one. */
 const gs_tile_set *gs_tiles_scalar(gs_qtype type);
+void gs_quant_row_scalar(const gs_act_row *row, const float *x, float scale, const float *weight,
+                         int32_t k);
+float gs_sum_squares_scalar(const float *x, int32_t k);
+void gs_scale_mul_scalar(float *y, const float *x, float scale, const float *weight, int32_t k);
+void gs_silu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
+void gs_gelu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
+void gs_rope_scalar(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
+void gs_logsumexp_scalar(const float *x, int32_t n, float *max, float *lse);
 
 #endif

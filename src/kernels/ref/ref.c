@@ -113,8 +113,8 @@ static void quant_block(const gs_act_row *row, int32_t b, const float y[32], flo
     row->v.n16[2 * at + 1] = -32 * sum[1];
 }
 
-static void quant_row(const gs_act_row *row, const float *x, float scale, const float *weight,
-                      int32_t k) {
+void gs_quant_row_scalar(const gs_act_row *row, const float *x, float scale, const float *weight,
+                         int32_t k) {
     for (int32_t g = 0; g < k; g += GS_ACT_GROUP) {
         int32_t end = g + GS_ACT_GROUP < k ? g + GS_ACT_GROUP : k;
         float amax = 0.0f;
@@ -131,14 +131,14 @@ static void quant_row(const gs_act_row *row, const float *x, float scale, const 
     }
 }
 
-static float sum_squares(const float *x, int32_t k) {
+float gs_sum_squares_scalar(const float *x, int32_t k) {
     double s = 0.0;
     for (int32_t i = 0; i < k; i++)
         s += (double)x[i] * (double)x[i];
     return (float)s;
 }
 
-static void scale_mul(float *y, const float *x, float scale, const float *weight, int32_t k) {
+void gs_scale_mul_scalar(float *y, const float *x, float scale, const float *weight, int32_t k) {
     for (int32_t i = 0; i < k; i++)
         y[i] = x[i] * scale * weight[i];
 }
@@ -150,14 +150,14 @@ static float clamp(float x, float lo, float hi) {
     return x > lo ? (x < hi ? x : hi) : lo; /* NaN becomes lo */
 }
 
-static void silu_mul(float *out, const float *gate, const float *up, int32_t n) {
+void gs_silu_mul_scalar(float *out, const float *gate, const float *up, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         float g = clamp(gate[i], -88.0f, FLT_MAX);
         out[i] = g / (1.0f + expf(-g)) * up[i];
     }
 }
 
-static void gelu_mul(float *out, const float *gate, const float *up, int32_t n) {
+void gs_gelu_mul_scalar(float *out, const float *gate, const float *up, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         float g = clamp(gate[i], -1e4f, FLT_MAX);
         float u = clamp(0.79788456f * g * (1.0f + 0.044715f * g * g), -44.0f, 44.0f);
@@ -165,7 +165,8 @@ static void gelu_mul(float *out, const float *gate, const float *up, int32_t n) 
     }
 }
 
-static void rope(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox) {
+void gs_rope_scalar(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot,
+                    bool neox) {
     int32_t half = n_rot / 2;
     for (int32_t i = 0; i < half; i++) {
         float *a = neox ? x + i : x + 2 * i, *b = neox ? x + half + i : x + 2 * i + 1;
@@ -175,7 +176,7 @@ static void rope(float *x, const float *cos_tab, const float *sin_tab, int32_t n
     }
 }
 
-static void logsumexp(const float *x, int32_t n, float *max, float *lse) {
+void gs_logsumexp_scalar(const float *x, int32_t n, float *max, float *lse) {
     float m = -INFINITY;
     for (int32_t i = 0; i < n; i++)
         m = x[i] > m ? x[i] : m;
@@ -188,11 +189,11 @@ static void logsumexp(const float *x, int32_t n, float *max, float *lse) {
 
 const gs_kernel_table gs_kernels_scalar = {
     .tiles = gs_tiles_scalar,
-    .quant_row = quant_row,
-    .sum_squares = sum_squares,
-    .scale_mul = scale_mul,
-    .silu_mul = silu_mul,
-    .gelu_mul = gelu_mul,
-    .rope = rope,
-    .logsumexp = logsumexp,
+    .quant_row = gs_quant_row_scalar,
+    .sum_squares = gs_sum_squares_scalar,
+    .scale_mul = gs_scale_mul_scalar,
+    .silu_mul = gs_silu_mul_scalar,
+    .gelu_mul = gs_gelu_mul_scalar,
+    .rope = gs_rope_scalar,
+    .logsumexp = gs_logsumexp_scalar,
 };

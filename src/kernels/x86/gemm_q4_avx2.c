@@ -1,3 +1,3 @@
 #define TILES_FN gs_tiles_q4_avx2
 #include "kernels/x86/v256.h"
-#include "kernels/x86/gemm_q4.h"
+#include "kernels/tile/gemm_q4.h"

@@ -1,3 +1,3 @@
 #define TILES_FN gs_tiles_q56_avxvnni
 #include "kernels/x86/v256.h"
-#include "kernels/x86/gemm_q56.h"
+#include "kernels/tile/gemm_q56.h"

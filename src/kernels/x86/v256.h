@@ -6,11 +6,18 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/kernels_impl.h"
+
 #define V_ROWS  8
 #define V_BYTES 32
 
 typedef __m256i vint;
 typedef __m256 vflt;
+
+#define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
+/* A code book of 16 bytes for vi_lut, each with bits flipped. */
+#define vi_book(p, flip)                                                                           \
+    _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)(p)), _mm_set1_epi8((char)(flip)))
 
 static inline int32_t v_i32(const void *p) {
     int32_t i;
@@ -42,10 +49,10 @@ static inline int32_t v_i32(const void *p) {
 #define vi_sign8(s, w)   _mm256_sign_epi8(s, w)
 
 #ifdef __AVXVNNI__
-#define V_HAS_DOT         1
+#define V_DOT             V_DOT_U8S8
 #define vi_dot(acc, u, s) _mm256_dpbusd_avx_epi32(acc, u, s)
 #else
-#define V_HAS_DOT 0
+#define V_DOT V_DOT_NONE
 #endif
 
 #define vf_zero()        _mm256_setzero_ps()

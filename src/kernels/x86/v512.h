@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/kernels_impl.h"
+
 #define V_ROWS  16
 #define V_BYTES 64
 
@@ -18,6 +20,11 @@
 
 typedef __m512i vint;
 typedef __m512 vflt;
+
+#define v_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
+/* A code book of 16 bytes for vi_lut, each with bits flipped. */
+#define vi_book(p, flip)                                                                           \
+    _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)(p)), _mm_set1_epi8((char)(flip)))
 
 static inline int32_t v_i32(const void *p) {
     int32_t i;
@@ -54,10 +61,10 @@ static inline vint vi_sign8(vint s, vint w) {
 }
 
 #ifdef __AVX512VNNI__
-#define V_HAS_DOT         1
+#define V_DOT             V_DOT_U8S8
 #define vi_dot(acc, u, s) _mm512_dpbusd_epi32(acc, u, s)
 #else
-#define V_HAS_DOT 0
+#define V_DOT V_DOT_NONE
 #endif
 
 #define vf_zero()        _mm512_setzero_ps()

@@ -1,6 +1,7 @@
 /* Nibbles with a plane of more bits: 4 + 1 and 4 + 2. TILES_FN names the look-up function. */
-#include "kernels/x86/gemm_tile.h"
-#include "kernels/x86/tables.h"
+#include "kernels/tile/gemm_tile.h"
+
+const gs_tile_set *TILES_FN(gs_qtype type);
 
 TILES(Q5_0)
 TILES(Q5_1)

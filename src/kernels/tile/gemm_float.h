@@ -1,13 +1,14 @@
 /*
  * Tiles for F32, F16 and BF16 weights: one broadcast activation times one vector of rows per
- * column. Included by gemm_float_<isa>.c after v256.h or v512.h. Float weights are small matrices
- * or whole small models; the arithmetic limit is the FMA peak.
+ * column. Included by gemm_float_<isa>.c after the vector primitives. Float weights are small
+ * matrices or whole small models; the arithmetic limit is the FMA peak.
  */
 #ifndef GS_KERNELS_GEMM_FLOAT_H
 #define GS_KERNELS_GEMM_FLOAT_H
 
-#include "kernels/x86/gemm_tile.h"
-#include "kernels/x86/tables.h"
+#include "kernels/tile/gemm_tile.h"
+
+const gs_tile_set *TILES_FN(gs_qtype type);
 
 INLINE vflt float_load(const gs_qtype f, const uint8_t *p) {
     if (f == GS_QTYPE_F16)
@@ -36,7 +37,7 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
     const size_t next_step = 64 * (size_t)t->n_tiles;
     for (size_t c = 0; c < n_columns; c += 2) {
         if (next < next_end) {
-            _mm_prefetch((const char *)next, _MM_HINT_T1);
+            v_prefetch(next);
             next += next_step;
         }
         UNROLL for (int o = 0; o < 2; o++) {
@@ -71,6 +72,8 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
 #define FLOAT_1(F, MR)                                                                             \
     static void float_##F##_1_##MR(const gs_tile *t) {                                             \
         tile_float(t, GS_QTYPE_##F, 2, MR, 0);                                                     \
+        if (VPP == 4)                                                                              \
+            tile_float(t, GS_QTYPE_##F, 2, MR, VPP - 2);                                           \
     }
 #define FLOAT_2(F, MR)
 #endif

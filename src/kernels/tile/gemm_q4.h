@@ -1,6 +1,7 @@
 /* The 4-bit family: nibbles, with or without a code book. TILES_FN names the look-up function. */
-#include "kernels/x86/gemm_tile.h"
-#include "kernels/x86/tables.h"
+#include "kernels/tile/gemm_tile.h"
+
+const gs_tile_set *TILES_FN(gs_qtype type);
 
 TILES(Q4_0)
 TILES(Q4_1)

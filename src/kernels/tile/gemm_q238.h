@@ -1,6 +1,7 @@
 /* Whole bytes, and two bits with or without a third. TILES_FN names the look-up function. */
-#include "kernels/x86/gemm_tile.h"
-#include "kernels/x86/tables.h"
+#include "kernels/tile/gemm_tile.h"
+
+const gs_tile_set *TILES_FN(gs_qtype type);
 
 TILES(Q8_0)
 TILES(Q2_K)

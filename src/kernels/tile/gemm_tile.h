@@ -1,6 +1,6 @@
 /*
  * One tile loop for all integer formats and vector widths. Included by the gemm_*_<isa>.c files
- * after v256.h or v512.h.
+ * after the vector primitives of its instruction set (v128.h, v256.h, v512.h).
  *
  * tile_int() multiplies NV row vectors (V_ROWS rows each) with MR tokens over all of k. Format,
  * NV and MR are compile-time constants, so that each instance is straight code per block of 32
@@ -71,9 +71,12 @@ INLINE int fmt_scale_bytes(const gs_qtype f) {
         return 256;
     }
 }
-/* Signed 8-bit weights have no offset without VNNI: there the sign goes to the activation. */
+/*
+ * 8-bit weights are unsigned with an offset where the dot product wants an unsigned operand, and
+ * signed on ARM and without VNNI; there the sign goes to the activation.
+ */
 INLINE bool fmt_is_signed(const gs_qtype f) {
-    return !V_HAS_DOT && (f == GS_QTYPE_Q8_0 || fmt_is_book(f));
+    return V_DOT != V_DOT_U8S8 && (f == GS_QTYPE_Q8_0 || fmt_is_book(f));
 }
 /* Products that fit a 16-bit sum. */
 INLINE int fmt_run16(const gs_qtype f) {
@@ -132,10 +135,7 @@ INLINE vint walk_step(const gs_qtype f, const uint8_t *w, int v, const int h, co
     }
     if (fmt_is_book(f)) {
         const int8_t *book = f == GS_QTYPE_IQ4_NL ? gs_book_iq4nl : gs_book_mxfp4;
-        __m128i t = _mm_loadu_si128((const __m128i *)(const void *)book);
-        if (!fmt_is_signed(f))
-            t = _mm_xor_si128(t, _mm_set1_epi8((char)0x80)); /* + 128 */
-        return vi_lut(t, x);
+        return vi_lut(vi_book(book, fmt_is_signed(f) ? 0 : 0x80), x); /* unsigned: + 128 */
     }
     if (fmt_extra_bits(f) > 0) {
         const int mask = ((1 << fmt_extra_bits(f)) - 1) << fmt_base_bits(f);
@@ -221,7 +221,7 @@ INLINE void dot_step(const gs_qtype f, const int NV, const int MR, const vint *c
         vint a = vi_bcast(q + 32 * m);
         UNROLL for (int p = 0; p < NV; p++) {
             const int i = m * NV + p;
-#if V_HAS_DOT
+#if V_DOT != V_DOT_NONE
             s[i] = vi_dot(s[i], c[p], a);
 #else
             if (fmt_is_signed(f)) {
@@ -244,10 +244,10 @@ INLINE void dot_step(const gs_qtype f, const int NV, const int MR, const vint *c
  */
 INLINE void dot_run(const gs_qtype f, const int NV, const int MR, const int h0, const int h1,
                     const uint8_t *const *w, const gs_act_view *a, vint *s) {
-    const int per_step = h1 - h0 + 1, run = V_HAS_DOT ? 8 : fmt_run16(f);
+    const int per_step = h1 - h0 + 1, run = (V_DOT != V_DOT_NONE) ? 8 : fmt_run16(f);
     const int steps = run >= 4 * per_step ? 4 : run <= per_step ? 1 : run / per_step;
     /* With one sum of 16-bit sums at the end, s need not occupy registers before. */
-    const bool late = !V_HAS_DOT && steps == 4 && run > 1;
+    const bool late = V_DOT == V_DOT_NONE && steps == 4 && run > 1;
     code_walk walk[2][2];
     vint t[2 * GS_TILE_MAX];
     UNROLL for (int p = 0; p < NV; p++) {
@@ -268,7 +268,7 @@ INLINE void dot_run(const gs_qtype f, const int NV, const int MR, const int h0, 
                 dot_step(f, NV, MR, c, a->q + 4 * v + 16 * h, s, t);
             }
         }
-        if (V_HAS_DOT || run == 1)
+        if ((V_DOT != V_DOT_NONE) || run == 1)
             continue;
         UNROLL for (int m = 0; m < MR; m++) {
             UNROLL for (int p = 0; p < NV; p++) {
@@ -313,11 +313,8 @@ INLINE void prefetch_block(const gs_qtype f, const gs_tile *t, int32_t b, const 
     UNROLL for (int p = 0; p < n_panels; p++) {
         const uint8_t *base = t->next + (size_t)p * t->panel_bytes;
         const uint8_t *codes = base + (size_t)b * (size_t)fmt_block_bytes(f);
-        UNROLL for (int i = 0; i < fmt_block_bytes(f) / 64; i++)
-            _mm_prefetch((const char *)codes + 64 * i, _MM_HINT_T1);
-        _mm_prefetch((const char *)base + t->scale_offset +
-                         (size_t)b * (size_t)(fmt_scale_bytes(f) / 8),
-                     _MM_HINT_T1);
+        UNROLL for (int i = 0; i < fmt_block_bytes(f) / 64; i++) v_prefetch(codes + 64 * i);
+        v_prefetch(base + t->scale_offset + (size_t)b * (size_t)(fmt_scale_bytes(f) / 8));
     }
 }
 
@@ -394,7 +391,7 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     const int n_panels = (NV + VPP - 1) / VPP;
     /* Halves of a panel share the prefetching of the next one. */
     const int n_shares = t->n_tiles * (VPP / NV > 1 ? VPP / NV : 1);
-    int until = t->tile * (VPP / NV > 1 ? VPP / NV : 1) + v0;
+    int until = t->tile * (VPP / NV > 1 ? VPP / NV : 1) + v0 / NV;
     if (!t->next)
         until = -1;
     gs_act_view a = t->act;
@@ -493,6 +490,7 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
           tile_##F##_1_6},                                                                         \
          {NULL, NULL, NULL, tile_##F##_2_3, tile_##F##_2_4, tile_##F##_2_5, tile_##F##_2_6}}};
 #else
+#if VPP == 2
 /* Up to three tokens a whole panel at once, else its halves one after the other: 16 registers. */
 #define TILE_1(F, MR)                                                                              \
     static void tile_##F##_1_##MR(const gs_tile *t) {                                              \
@@ -503,6 +501,13 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
             tile_int(t, GS_QTYPE_##F, 1, MR, 1);                                                   \
         }                                                                                          \
     }
+#else
+#define TILE_1(F, MR)                                                                              \
+    static void tile_##F##_1_##MR(const gs_tile *t) {                                              \
+        tile_int(t, GS_QTYPE_##F, 2, MR, 0);                                                       \
+        tile_int(t, GS_QTYPE_##F, 2, MR, 2);                                                       \
+    }
+#endif
 #define TILES(F)                                                                                   \
     TILE_1(F, 1)                                                                                   \
     TILE_1(F, 2)                                                                                   \
