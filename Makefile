@@ -51,13 +51,16 @@ else
 endif
 
 B := $(BUILD_ROOT)/$(VARIANT)$(RUST_SUFFIX)
+# Only RUST_SRC depends on whether there is Rust: all other objects are shared by both builds.
+S := $(BUILD_ROOT)/$(VARIANT)
+RUST_SRC := src/tokenizer/chat.c
 LLHTTP := $(BUILD_ROOT)/llhttp
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
         -Wcast-qual -Wformat=2 -Wundef -Wdouble-promotion -Werror $(CLANG_FLAGS)
 FORTIFY := $(if $(SANITIZER),,-D_FORTIFY_SOURCE=3)
-CPPFLAGS += -D_GNU_SOURCE -Isrc -I$(B)/gen -I$(LLHTTP)/include $(FORTIFY) \
-            $(if $(RUST_LIB),-DGS_HAVE_RUST=1,-DGS_HAVE_RUST=0) -DPCRE2_CODE_UNIT_WIDTH=8
+CPPFLAGS += -D_GNU_SOURCE -Isrc -I$(LLHTTP)/include $(FORTIFY) -DPCRE2_CODE_UNIT_WIDTH=8
+RUST_DEFINE := -DGS_HAVE_RUST=$(if $(RUST_LIB),1,0)
 CFLAGS += -std=c17 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong $(WARN) $(SAN_FLAGS)
 LDFLAGS += $(SAN_FLAGS)
 LDLIBS += -luv -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
@@ -87,11 +90,13 @@ else
   KERNEL_SKIP := src/kernels/x86/%
 endif
 src_of = $(filter-out src/cli/main.c $(KERNEL_SKIP),$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
-obj_of = $(patsubst %.c,$(B)/%.o,$(call src_of,$(1)))
+obj_of = $(patsubst %.c,$(S)/%.o,$(filter-out $(RUST_SRC),$(call src_of,$(1)))) \
+         $(patsubst %.c,$(B)/%.o,$(filter $(RUST_SRC),$(call src_of,$(1))))
+lib_of = $(if $(filter tokenizer,$(1)),$(B),$(S))/lib$(1).a
 # The closure of a module with itself, as archives, lowest layer first for the linker.
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
 with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
-libs_of = $(patsubst %,$(B)/lib%.a,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))))
+libs_of = $(foreach m,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))),$(call lib_of,$(m)))
 
 .DEFAULT_GOAL := all
 .PHONY: all help unit test lint format fuzz fuzz-bins sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
@@ -121,22 +126,27 @@ ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512vnni) -mavx512bf16
 ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16 $(GCC_TILE_FLAGS)
 ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm
 isa_flags = $(ISA_FLAGS_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
-# Kernel code is hot even under a sanitizer and in debug builds.
-$(B)/src/kernels/%.o: CFLAGS += -O3
+# The tiles are hundreds of instances: -O3 only where their speed counts, not under a sanitizer.
+$(S)/src/kernels/%.o: CFLAGS += $(if $(SANITIZER),-O1,-O3)
 # ggml-style float maths: contraction is allowed, reassociation is not.
-$(B)/src/kernels/%.o: CFLAGS += -ffp-contract=fast -fno-math-errno
+$(S)/src/kernels/%.o: CFLAGS += -ffp-contract=fast -fno-math-errno
 
 # Other flags, other objects: the file changes only when the flags do.
-$(B)/.flags: FORCE
+$(S)/.flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
 
-$(B)/%.o: %.c $(B)/.flags
-	@mkdir -p $(@D)
-	@[ $(V) = 0 ] || set -x; $(CC) $(CPPFLAGS) $(CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
+COMPILE = mkdir -p $(@D); [ $(V) = 0 ] || set -x; \
+          $(CC) $(CPPFLAGS) $(if $(filter $(RUST_SRC) tests/%,$<),$(RUST_DEFINE)) $(CFLAGS) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
+$(S)/%.o: %.c $(S)/.flags
+	@$(COMPILE)
+ifneq ($(B),$(S))
+$(B)/%.o: %.c $(S)/.flags
+	@$(COMPILE)
+endif
 
 define module_rule
-$(B)/lib$(1).a: $(call obj_of,$(1)) $(if $(filter http,$(1)),$(B)/llhttp.a)
+$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter http,$(1)),$(S)/llhttp.a)
 	@mkdir -p $$(@D)
 	@rm -f $$@ && ar rcsD $$@ $$(filter %.o,$$^)
 endef
@@ -145,11 +155,11 @@ $(foreach m,$(MODULES),$(eval $(call module_rule,$(m))))
 # llhttp: the C sources of Debian's node-llhttp package, unpacked by scripts/get-llhttp.
 $(LLHTTP)/.stamp: scripts/get-llhttp
 	@sh scripts/get-llhttp $(LLHTTP)
-$(B)/llhttp.a: $(LLHTTP)/.stamp
-	@mkdir -p $(B)/llhttp
+$(S)/llhttp.a: $(LLHTTP)/.stamp
+	@mkdir -p $(S)/llhttp
 	@for f in api http llhttp; do \
-	  $(CC) -std=c17 -O2 -g -w $(SAN_FLAGS) -I$(LLHTTP)/include -c -o $(B)/llhttp/$$f.o $(LLHTTP)/$$f.c || exit 1; done
-	@rm -f $@ && ar rcsD $@ $(B)/llhttp/api.o $(B)/llhttp/http.o $(B)/llhttp/llhttp.o
+	  $(CC) -std=c17 -O2 -g -w $(SAN_FLAGS) -I$(LLHTTP)/include -c -o $(S)/llhttp/$$f.o $(LLHTTP)/$$f.c || exit 1; done
+	@rm -f $@ && ar rcsD $@ $(S)/llhttp/api.o $(S)/llhttp/http.o $(S)/llhttp/llhttp.o
 $(call obj_of,http) $(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/http/*.c tests/fuzz/fuzz_http*.c)): | $(LLHTTP)/.stamp
 
 ifneq ($(RUST_LIB),)
@@ -161,7 +171,7 @@ endif
 # All archives among the prerequisites as one group: Rust and C refer to each other.
 link = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
-$(B)/gamasot: $(B)/src/cli/main.o $(call libs_of,cli) $(RUST_LIB) $(B)/llhttp.a
+$(B)/gamasot: $(B)/src/cli/main.o $(call libs_of,cli) $(RUST_LIB) $(S)/llhttp.a
 	@$(link) $(LDLIBS)
 
 # ---- Tests: tests/unit/<module>/test_*.c links that module and what it may include ---------------
@@ -170,7 +180,7 @@ TEST_MODULES ?= $(MODULES)
 UNIT_SRC := $(wildcard $(patsubst %,tests/unit/%/test_*.c,$(TEST_MODULES)))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 define unit_rule
-$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(call libs_of,$(1)) $(if $(filter tokenizer api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(B)/llhttp.a)
+$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(call libs_of,$(1)) $(if $(filter tokenizer api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(S)/llhttp.a)
 	@$$(link) -lcmocka $$(LDLIBS)
 endef
 $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
@@ -191,7 +201,7 @@ FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 fuzz-bins: $(FUZZ_BIN)
 fuzz_module = $(word 2,$(subst _, ,$(1)))
 define fuzz_rule
-$(B)/fuzz/$(1): $(B)/tests/fuzz/$(1).o $(call libs_of,$(call fuzz_module,$(1))) $(if $(filter http api,$(call fuzz_module,$(1))),$(B)/llhttp.a)
+$(B)/fuzz/$(1): $(B)/tests/fuzz/$(1).o $(call libs_of,$(call fuzz_module,$(1))) $(if $(filter http api,$(call fuzz_module,$(1))),$(S)/llhttp.a)
 	@mkdir -p $$(@D)
 	@$$(link) -fsanitize=fuzzer $$(LDLIBS)
 endef
@@ -203,7 +213,7 @@ BENCH_BIN := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 bench-bins: $(BENCH_BIN) ## build the micro-benchmarks (bench/bench_*.c)
 bench: $(B)/gamasot ## rates beside llama.cpp and OpenVINO, interleaved (builds the peers; long)
 	@sh bench/build-peer && sh bench/make-models && python3 bench/compare.py $(BENCH_ARGS)
-$(B)/bench/bench_%: $(B)/bench/bench_%.o $(call libs_of,cli) $(RUST_LIB) $(B)/llhttp.a
+$(B)/bench/bench_%: $(B)/bench/bench_%.o $(call libs_of,cli) $(RUST_LIB) $(S)/llhttp.a
 	@$(link) $(LDLIBS)
 
 -include bench/bench.mk
@@ -223,4 +233,4 @@ docs: $(B)/gamasot ## regenerate docs/configuration.md from the option table
 clean: ## remove what was built (downloads stay)
 	@rm -rf $(BUILD_ROOT)
 
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(sort $(B) $(S)) -name '*.d' 2>/dev/null)
