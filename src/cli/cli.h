@@ -24,6 +24,7 @@ int gs_cmd_models(int argc, char **argv);
 int gs_cmd_perplexity(int argc, char **argv);
 int gs_cmd_bench(int argc, char **argv);
 int gs_cmd_config(int argc, char **argv);
+int gs_cmd_sim(int argc, char **argv);
 
 /*
  * Reads the configuration for a command. 0: go on; 1: help was printed, exit 0; negative: the

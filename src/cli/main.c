@@ -14,6 +14,7 @@ static const gs_command commands[] = {
     {"models",     "inspect FILE",           "say what a GGUF file holds",                     gs_cmd_models,     false},
     {"perplexity", "[options] TEXT_FILE",    "perplexity of a text (lower is better)",         gs_cmd_perplexity, false},
     {"bench",      "--engine [options]",     "measure prefill and decode rates",               gs_cmd_bench,      false},
+    {"sim",        "--trace FILE | --rules", "simulate a household on a modelled machine",     gs_cmd_sim,        false},
     {"config",     "show|reference",         "print the effective options, or all of them as Markdown", gs_cmd_config, false},
 };
 // clang-format on
