@@ -636,9 +636,12 @@ static void truncation_does_not_sort_the_vocabulary(void **state) {
         double top_k = cost_s(&s, x, n, 20);
         printf("n=%d us: plain %.0f top_p %.0f min_p %.0f top_k %.0f typical %.0f sort %.0f\n", n,
                plain * 1e6, top_p * 1e6, min_p * 1e6, top_k * 1e6, typical * 1e6, sort_s * 1e6);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        /* A sanitizer slows the sampler down and not libc's sort. */
         assert_true(top_p < sort_s / 3);
         assert_true(min_p < sort_s / 3);
         assert_true(top_k < sort_s / 3);
+#endif
     }
 }
 
