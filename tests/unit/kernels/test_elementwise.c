@@ -70,13 +70,13 @@ static void test_gated_extremes(void **state) {
         use_isa(isa);
         gs_silu_mul(out, g, u, 10);
         for (int i = 0; i < 10; i++)
-            assert_false(isnan(out[i]));
+            assert_true(out[i] == out[i]); /* no NaN */
         assert_near((double)out[0], 1e30, 1e-6, 0.0);
         assert_near((double)out[1], 0.0, 0.0, 1e-30);
         assert_near((double)out[3], 0.0, 0.0, 1e-30);
         gs_gelu_mul(out, g, u, 10);
         for (int i = 0; i < 10; i++)
-            assert_false(isnan(out[i]));
+            assert_true(out[i] == out[i]); /* no NaN */
         assert_near((double)out[0], 1e30, 1e-6, 0.0);
         assert_near((double)out[1], 0.0, 0.0, 1e-6);
     }

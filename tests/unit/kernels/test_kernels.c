@@ -457,11 +457,11 @@ static void test_act_nonfinite(void **state) {
         gs_act_quant(&a, x, 64, 0, 1, GS_ACT_INT | GS_ACT_FLOAT);
         gs_gemm(&m, &a, y, 16, NULL, 0, 1, GS_GEMM_STORE);
         for (int r = 0; r < 16; r++)
-            assert_true(isfinite(y[r]));
+            assert_true(fabsf(y[r]) <= FLT_MAX); /* false for NaN */
         gs_rmsnorm_quant(&a, x, 64, w, 1e-5f, 0, 1, GS_ACT_INT);
         gs_gemm(&m, &a, y, 16, NULL, 0, 1, GS_GEMM_STORE);
         for (int r = 0; r < 16; r++)
-            assert_true(isfinite(y[r]));
+            assert_true(fabsf(y[r]) <= FLT_MAX); /* false for NaN */
         free(a.data);
     }
     free(m.data);
