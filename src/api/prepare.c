@@ -70,6 +70,18 @@ static int open_arguments(json_t *msg) {
     return 0;
 }
 
+/* A fixed list: templates paste the role between marks, as in '<|' + role + '|>', and so a free
+ * role would spell control tokens. */
+static bool known_role(const char *role) {
+    static const char *const roles[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
+    for (size_t i = 0; role && i < sizeof(roles) / sizeof(roles[0]); i++) {
+        if (strcmp(role, roles[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int check_messages(json_t *messages, gs_api_error *e) {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return gs_api_fail(e, GS_ERR_INVALID, "messages",
@@ -81,8 +93,11 @@ static int check_messages(json_t *messages, gs_api_error *e) {
         snprintf(param, sizeof(param), "messages[%zu]", i);
         if (!json_is_object(msg))
             return gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be an object.", param);
-        if (!json_is_string(json_object_get(msg, "role")))
-            return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.role' must be a string.", param);
+        if (!known_role(json_string_value(json_object_get(msg, "role"))))
+            return gs_api_fail(e, GS_ERR_INVALID, param,
+                               "'%s.role' must be system, developer, user, assistant, tool or "
+                               "function.",
+                               param);
         if (flatten_content(msg, i, e) != 0)
             return e->code;
         const char *role = json_string_value(json_object_get(msg, "role"));
