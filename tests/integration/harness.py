@@ -309,6 +309,14 @@ class Server:
     def wait_metric(self, name, at_least, timeout_s=20):
         wait_until(f"{name} >= {at_least}", lambda: self.metrics()[name] >= at_least, timeout_s)
 
+    def wait_admitted(self, n):
+        """n sequences run or wait, some of each as the scheduler likes, and one runs at least."""
+        def admitted():
+            m = self.metrics()
+            running = m["num_requests_running"]
+            return running >= 1 and running + m["num_requests_waiting"] == n
+        wait_until(f"{n} admitted sequences", admitted)
+
     def n_fds(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

@@ -50,14 +50,17 @@ class Cancel(harness.SharedServer):
             self.freed_within_a_step()
 
     def test_queued(self):
+        # Four seats, of which some may be kept for others.
         running = [self.start() for _ in range(4)]
-        self.server.wait_metric("num_requests_running", 4)
+        self.server.wait_admitted(4)
+        before = self.server.metrics()["num_requests_running"]
         queued = [self.start(stream=k % 2 == 0) for k in range(5)]
+        self.server.wait_admitted(9)
         self.server.wait_metric("num_requests_waiting", 5)
         for s in queued:
             s.close()
-        wait_until("an empty queue", lambda: self.server.metrics()["num_requests_waiting"] == 0)
-        self.assertEqual(self.server.metrics()["num_requests_running"], 4)
+        self.server.wait_admitted(4)
+        self.assertEqual(self.server.metrics()["num_requests_running"], before)
         for s in running:
             s.close()
         self.freed_within_a_step()
@@ -81,7 +84,7 @@ class Cancel(harness.SharedServer):
         s = self.server.socket()
         body = {"prompt": ["a", "b"], "n": 3, "max_tokens": 6000, "stream": True}
         s.sendall(self.server.post_bytes("/v1/completions", body))
-        self.server.wait_metric("num_requests_running", 4)
+        self.server.wait_admitted(6)
         self.server.wait_metric("num_requests_waiting", 2)
         s.close()
         self.freed_within_a_step()

@@ -45,8 +45,9 @@ class FailingSteps(unittest.TestCase):
             server.wait_idle()
             r = server.complete(prompt, 10)
             self.assertEqual(r["choices"][0]["text"], FAKE.text(prompt, 10))
-            # The first chunk of 128 was good, the second one failed.
-            self.assertEqual(r["usage"]["prompt_tokens_details"]["cached_tokens"], 128)
+            # The blocks of the first chunk were good; the second one failed.
+            cached = r["usage"]["prompt_tokens_details"]["cached_tokens"]
+            self.assertEqual((cached % 32, 0 < cached < 192), (0, True), cached)
 
     def test_a_failing_item(self):
         """One sequence fails; those beside it go on with the right text."""
@@ -242,13 +243,13 @@ class Drain(unittest.TestCase):
 
     def test_sigterm_during_50_streams_and_a_long_prefill(self):
         with Server("--fake.step_ms", 20, "--server.drain_timeout_ms", 1000, "--engine.prefill_chunk",
-                    16, "--fake.kv_blocks", 8192) as server:
+                    16, "--fake.kv_blocks", 16384) as server:
             sockets = self.start_streams(server, 50, {"max_tokens": 3000, "stream": True})
-            server.wait_metric("num_requests_running", 50)
+            server.wait_admitted(50)
             prefill = server.socket(60)
             prefill.sendall(server.post_bytes("/v1/completions", {"prompt": "p" * 6000,
                                                                   "max_tokens": 10}))
-            server.wait_metric("num_requests_running", 51)
+            server.wait_admitted(51)
             server.process.send_signal(signal.SIGTERM)
             for s in sockets:
                 events = self.dechunked(self.read_to_end(s)).decode().split("\n\n")
