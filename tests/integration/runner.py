@@ -29,6 +29,11 @@ def describe(error):
     return f"{kind.__name__}: {value}"
 
 
+def mark_of(test, name, default):
+    """What a decorator of harness.py left at the test's method."""
+    return getattr(getattr(test, getattr(test, "_testMethodName", ""), None), name, default)
+
+
 class Result(unittest.TestResult):
     def __init__(self, verbose):
         super().__init__()
@@ -39,7 +44,7 @@ class Result(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
         self.began = time.monotonic()
-        limit = getattr(test, "limit_s", TEST_LIMIT_S)
+        limit = mark_of(test, "limit_s", TEST_LIMIT_S)
         signal.alarm(int(limit * harness.SLOWNESS))
 
     def say(self, word, test, text=""):
@@ -99,8 +104,7 @@ def main():
     if args.k:
         tests = [t for t in tests if any(k in t.id() for k in args.k)]
     else:
-        tests = [t for t in tests if args.long or not getattr(
-            getattr(t, getattr(t, "_testMethodName", ""), None), "long_only", False)]
+        tests = [t for t in tests if args.long or not mark_of(t, "long_only", False)]
     signal.signal(signal.SIGALRM, on_alarm)
     faulthandler.enable()
     result = Result(args.v)
