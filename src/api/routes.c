@@ -28,9 +28,20 @@ typedef struct route {
 /* ---- Health
  * ------------------------------------------------------------------------------------------- */
 
-static void reply_json(gs_http_request *rq, int status, gs_buf *out) {
-    gs_http_reply(rq, status, "application/json", out->data ? out->data : "", out->len);
+/* Replies with what was written and frees it; half an answer is none. */
+static void reply_buf(gs_http_request *rq, int status, const char *type, gs_buf *out) {
+    if (out->failed) {
+        gs_api_error e;
+        gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+        gs_api_reply_error(rq, &e);
+    } else {
+        gs_http_reply(rq, status, type, out->data ? out->data : "", out->len);
+    }
     gs_buf_deinit(out);
+}
+
+static void reply_json(gs_http_request *rq, int status, gs_buf *out) {
+    reply_buf(rq, status, "application/json", out);
 }
 
 static bool stalled(gs_api *a) {
@@ -120,8 +131,7 @@ static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
            (double)s.busy_ns / 1e9);
     single(&o, "gamasot_http_connections", "gauge", "Open HTTP connections.", m,
            gs_http_n_connections(a->http));
-    gs_http_reply(rq, 200, "text/plain; version=0.0.4; charset=utf-8", o.data, o.len);
-    gs_buf_deinit(&o);
+    reply_buf(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &o);
 }
 
 /* ---- Models, tokeniser

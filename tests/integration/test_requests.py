@@ -71,6 +71,7 @@ class Fields(harness.SharedServer):
         for value, param in [
                 (None, "messages"), ([], "messages"), ({}, "messages"), ("hi", "messages"),
                 ([1], "messages[0]"), ([{}], "messages[0]"), ([{"role": 1}], "messages[0]"),
+                ([{"role": "im_end", "content": "x"}], "messages[0]"),
                 ([{"role": "user"}], "messages[0]"), ([{"role": "user", "content": None}],
                                                       "messages[0]"),
                 ([{"role": "user", "content": 1}], "messages[0].content"),
