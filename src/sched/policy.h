@@ -46,7 +46,7 @@ struct gs_policy_ops {
     int (*check)(const gs_sched *s, char *err, size_t errlen);
 };
 
-/* "fcfs": decodes first, then chunked prefill in arrival order. */
+/* "fcfs": decodes first, then chunked prefill in arrival order; the fallback of "slo". */
 extern const gs_policy_ops gs_policy_fcfs;
 /* "slo": classes with targets, millisecond budgets, fairness between persons (docs/scheduling.md).
  */

@@ -63,16 +63,19 @@ static int64_t tpot_of(const slo_step *t, gs_class c) {
 }
 
 /* When its next token is due. Who listens or reads from a full buffer can do without for longer
- * (Andes' delivery timeline, arXiv 2404.16283). */
+ * (Andes' delivery timeline, arXiv 2404.16283), as long as the answer's mean pace stays on target.
+ */
 static int64_t next_due(const slo_step *t, const gs_sched_seq *q, bool *ahead) {
     /* Beside somebody with few requests, a person with many has half the pace. */
-    const int64_t due_ns = q->last_token_ns + tpot_of(t, q->d.cls) * (is_heavy(t, q) ? 2 : 1);
+    const int64_t tpot_ns = tpot_of(t, q->d.cls) * (is_heavy(t, q) ? 2 : 1);
+    const int64_t due_ns = q->last_token_ns + tpot_ns;
     const int64_t consume_ns = t->s->classes[q->d.cls].consume_ns;
     *ahead = false;
     if (consume_ns <= 0 || q->n_output < AHEAD_FROM)
         return due_ns;
-    const int64_t needed_ns =
-        q->x.first_token_ns + (int64_t)(q->n_output - AHEAD_TOKENS) * consume_ns;
+    const int64_t heard_ns = (q->n_output - AHEAD_TOKENS) * consume_ns;
+    const int64_t pace_ns = (q->n_output - AHEAD_TOKENS) * tpot_ns;
+    const int64_t needed_ns = q->x.first_token_ns + (heard_ns < pace_ns ? heard_ns : pace_ns);
     *ahead = needed_ns > due_ns;
     return *ahead ? needed_ns : due_ns;
 }
@@ -370,7 +373,8 @@ static double bound_of(const slo_step *t, const class_need *need, int i, int n) 
     const gs_sched *s = t->s;
     const gs_class c = need[i].cls >= 0 ? (gs_class)need[i].cls : GS_CLASS_CHAT;
     const gs_class_config *k = &s->classes[c];
-    if (!slo_rule(s, GS_RULE_HORIZON))
+    /* Before its first step an uncalibrated model knows nothing about this machine. */
+    if (!slo_rule(s, GS_RULE_HORIZON) || (!s->cost.calibrated && s->cost.n_observed == 0))
         return INFINITY;
     double end = t->streams ? t->horizon_ns : (double)k->quantum_ns;
     double others = 0.0, least = 0.0;

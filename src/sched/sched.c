@@ -86,7 +86,7 @@ int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out) {
     if (!s)
         return GS_ERR_NOMEM;
     s->cfg = *cfg;
-    s->policy = cfg->policy ? cfg->policy : &gs_policy_fcfs;
+    s->policy = cfg->policy ? cfg->policy : &gs_policy_slo;
     if (cfg->classes)
         memcpy(s->classes, cfg->classes, sizeof s->classes);
     else
@@ -199,6 +199,7 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
     int rc = check_desc(s, d, out);
     if (rc != GS_OK)
         return rc;
+    s->now_ns = now_ns;
     if (gs_sched_find(s, d->id))
         return refuse(out, GS_ERR_EXISTS, NULL, "the sequence's id is in use");
     if (!s->free.head || s->waiting.n + s->running.n >= s->cfg.max_seqs + s->cfg.max_waiting) {

@@ -82,7 +82,7 @@ typedef struct gs_sched_config {
     int32_t prefill_chunk;    /* most prompt tokens of one sequence in one step; multiple of 32 */
     int32_t max_context;      /* tokens of one sequence, prompt + output */
     uint32_t max_persons;
-    const gs_policy_ops *policy; /* NULL: "fcfs" */
+    const gs_policy_ops *policy; /* NULL: "slo" */
     uint64_t seed;
     /* Copied by create. NULL: gs_class_defaults, gs_slo_defaults, gs_cost_prior. */
     const gs_class_config *classes; /* [GS_CLASS_COUNT] */

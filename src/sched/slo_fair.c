@@ -33,6 +33,9 @@ double slo_expected_output(const gs_sched *s, const gs_sched_seq *q) {
 void slo_person_joins(gs_sched *s, gs_sched_seq *q) {
     slo_state *p = slo_of(s);
     slo_person *u = slo_person_of(s, q);
+    if (q->d.person != p->last_person && q->ordinal > 1)
+        p->switched_ns = s->now_ns > 0 ? s->now_ns : 1;
+    p->last_person = q->d.person;
     if (u->n_live++ > 0)
         return;
     double least = -1.0;

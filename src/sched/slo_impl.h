@@ -7,6 +7,8 @@
 
 #define SLO_BUCKETS   10 /* seconds over which background's floor is counted */
 #define SLO_BUCKET_NS 1000000000LL
+/* Two persons within this time: a household at work, not one user. */
+#define SLO_COMPANY_NS (600 * SLO_BUCKET_NS)
 
 typedef struct slo_person {
     gs_person_config cfg;
@@ -40,6 +42,8 @@ typedef struct slo_state {
     int64_t background_since_ns;    /* it has had work since; 0: has none */
     int64_t bucket_ns[SLO_BUCKETS]; /* background's device time by second */
     int64_t bucket;                 /* number of the newest second */
+    uint32_t last_person;           /* who came last */
+    int64_t switched_ns;            /* when somebody else came than before; 0: never */
     uint32_t n_persons;
     slo_person *persons; /* [n_persons] */
     slo_charge *charges; /* [max_seqs] of the plan */

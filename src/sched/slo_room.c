@@ -75,7 +75,7 @@ int slo_extend(slo_step *t, gs_sched_seq *q, int32_t n) {
 /* ---- starting ---------------------------------------------------------------------------------*/
 
 static int32_t kept_seats(const gs_sched *s, gs_class c) {
-    const int32_t most = s->cfg.max_seqs / 4;
+    const int32_t most = s->cfg.max_seqs / 8; /* a small machine keeps none free */
     return s->classes[c].seats_kept < most ? s->classes[c].seats_kept : most;
 }
 
@@ -98,8 +98,9 @@ static gs_wait find_seat(slo_step *t, gs_sched_seq *q) {
         return GS_WAIT_SEATS;
     if (u->cfg.max_running > 0 && u->n_running >= u->cfg.max_running)
         return GS_WAIT_PERSON;
-    /* One person never holds all seats of a household. */
-    if (t->p->n_persons > 1 && slo_rule(s, GS_RULE_FAIRNESS) && s->cfg.max_seqs >= 4 &&
+    /* Where others come and go, one person never holds all seats. */
+    if (t->now_ns - t->p->switched_ns < SLO_COMPANY_NS && t->p->switched_ns > 0 &&
+        slo_rule(s, GS_RULE_FAIRNESS) && s->cfg.max_seqs >= 4 &&
         u->n_running >= s->cfg.max_seqs - s->cfg.max_seqs / 4)
         return GS_WAIT_PERSON;
     if (free_seats(s, q) > 0)

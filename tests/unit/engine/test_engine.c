@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "sched/policy.h"
 
 #define MAX_TRACKS 64
 #define MAX_OUT    2048
@@ -499,6 +500,7 @@ static void preempted_sequences_give_the_same_text(void **state) {
     (void)state;
     rig *roomy = rig_new(), *r = rig_new();
     r->fc.n_kv_blocks = 24; /* 384 tokens; six sequences want 6 * 140 */
+    r->ec.policy = &gs_policy_fcfs; /* starts more than fit; the default one does not */
     rig_start(roomy);
     rig_start(r);
     for (int i = 0; i < 6; i++) {
