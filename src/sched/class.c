@@ -84,7 +84,8 @@ static const gs_class_config defaults[GS_CLASS_COUNT] = {
                              .quantum_ns = 200 * MS,
                              .share = 1.0,
                              .min_share = 0.03,
-                             .kv_share = 0.6},
+                             .kv_share = 0.6,
+                             .seats_kept = 1},
 };
 
 void gs_class_defaults(gs_class_config out[GS_CLASS_COUNT]) {
