@@ -16,6 +16,7 @@
 
 typedef struct slot_state {
     bool open;
+    bool cold;          /* see gs_kv_seq_set_cold */
     bool publish;       /* false once the chain this sequence extends is gone */
     int32_t n_blocks;   /* of its table */
     int32_t n_computed; /* tokens in the pool, as of the last commit */
@@ -139,12 +140,12 @@ static void hold_block(gs_kv *kv, uint32_t b) {
     }
 }
 
-static void release_block(gs_kv *kv, uint32_t b) {
+static void release_block(gs_kv *kv, uint32_t b, bool cold) {
     GS_ASSERT(kv->refs[b] > 0);
     if (--kv->refs[b] > 0)
         return;
     if (kv->ops && kv->ops->published(kv->prefix, b)) {
-        kv->ops->park(kv->prefix, b);
+        kv->ops->park(kv->prefix, b, cold);
         kv->n_cached++;
     } else {
         kv->free[kv->n_free++] = b;
@@ -265,7 +266,7 @@ int gs_kv_seq_grow(gs_kv *kv, int32_t slot, int32_t n_tokens) {
 
 static void end_copy(gs_kv *kv, slot_state *s) {
     if (s->copy_src != GS_KV_NONE)
-        release_block(kv, s->copy_src);
+        release_block(kv, s->copy_src, s->cold);
     s->copy_src = GS_KV_NONE;
 }
 
@@ -288,12 +289,16 @@ void gs_kv_seq_commit(gs_kv *kv, int32_t slot, const int32_t *tokens, int32_t n_
     }
 }
 
+void gs_kv_seq_set_cold(gs_kv *kv, int32_t slot) {
+    open_slot(kv, slot)->cold = true;
+}
+
 void gs_kv_seq_close(gs_kv *kv, int32_t slot) {
     slot_state *s = open_slot(kv, slot);
     end_copy(kv, s);
     /* Tail first: the end of a conversation is evicted before the prefix that others share. */
     while (s->n_blocks > 0)
-        release_block(kv, table_of(kv, slot)[--s->n_blocks]);
+        release_block(kv, table_of(kv, slot)[--s->n_blocks], s->cold);
     s->open = false;
 }
 

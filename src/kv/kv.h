@@ -84,6 +84,9 @@ uint32_t gs_kv_seq_lacks(const gs_kv *kv, int32_t slot, int32_t n_tokens);
 int gs_kv_seq_grow(gs_kv *kv, int32_t slot, int32_t n_tokens);
 /* tokens[0..n_computed) are now in the pool: publishes newly full blocks, ends a pending copy. */
 void gs_kv_seq_commit(gs_kv *kv, int32_t slot, const int32_t *tokens, int32_t n_computed);
+/* What the slot leaves in the prefix cache is unlikely to be asked for again (an index, a batch
+ * job): it is evicted before everything else. Until close; blocks that others used stay warm. */
+void gs_kv_seq_set_cold(gs_kv *kv, int32_t slot);
 /* Releases everything the slot holds; published blocks stay cached, tail evicted first. */
 void gs_kv_seq_close(gs_kv *kv, int32_t slot);
 

@@ -49,8 +49,9 @@ struct gs_prefix_ops {
      * block that was there first, or has uid 0 when at is no longer published. next may be at. */
     bool (*insert)(gs_prefix *p, const gs_prefix_node *at, uint32_t block, const int32_t *tokens,
                    gs_prefix_node *next);
-    void (*hold)(gs_prefix *p, uint32_t block);   /* its first reference: not evictable */
-    void (*park)(gs_prefix *p, uint32_t block);   /* its last reference went: evictable */
+    void (*hold)(gs_prefix *p, uint32_t block); /* its first reference: not evictable */
+    /* Its last reference went: evictable. cold: before all that ever was parked warm. */
+    void (*park)(gs_prefix *p, uint32_t block, bool cold);
     uint32_t (*evict)(gs_prefix *p);              /* unpublishes the next victim; GS_KV_NONE */
     void (*remove)(gs_prefix *p, uint32_t block); /* unpublishes a block, parked or not */
     bool (*published)(const gs_prefix *p, uint32_t block);

@@ -24,7 +24,13 @@ typedef struct entry {
     uint32_t parent_prev, parent_next; /* by_parent chain, latest first */
     uint32_t lru_prev, lru_next;       /* while parked */
     bool parked;
+    bool warm; /* was parked warm since it was published */
 } entry;
+
+/* Evictable blocks, oldest first. */
+typedef struct lru {
+    uint32_t head, tail;
+} lru;
 
 struct gs_prefix {
     uint32_t n_blocks;
@@ -35,8 +41,7 @@ struct gs_prefix {
     int32_t *tokens;     /* [n_blocks][block_tokens] of published blocks */
     uint32_t *by_key;    /* [mask + 1] first block or GS_KV_NONE */
     uint32_t *by_parent; /* [mask + 1] */
-    uint32_t lru_head;   /* next victim */
-    uint32_t lru_tail;
+    lru lists[2];        /* cold ones go first, then [1] the warm ones */
     uint32_t n_parked;
 };
 
@@ -75,7 +80,7 @@ static int chain_create(uint32_t n_blocks, int32_t block_tokens, gs_prefix **out
     p->n_blocks = n_blocks;
     p->block_tokens = block_tokens;
     p->mask = size - 1;
-    p->lru_head = p->lru_tail = GS_KV_NONE;
+    p->lists[0] = p->lists[1] = (lru){GS_KV_NONE, GS_KV_NONE};
     p->entries = gs_calloc(n_blocks, sizeof *p->entries);
     p->tokens = gs_calloc(n_blocks, (size_t)block_tokens * sizeof *p->tokens);
     p->by_key = gs_array(size, sizeof *p->by_key);
@@ -178,30 +183,33 @@ static bool chain_insert(gs_prefix *p, const gs_prefix_node *at, uint32_t block,
 
 static void chain_hold(gs_prefix *p, uint32_t block) {
     entry *e = &p->entries[block];
+    lru *l = &p->lists[e->warm];
     GS_ASSERT(e->parked);
     if (e->lru_prev != GS_KV_NONE)
         p->entries[e->lru_prev].lru_next = e->lru_next;
     else
-        p->lru_head = e->lru_next;
+        l->head = e->lru_next;
     if (e->lru_next != GS_KV_NONE)
         p->entries[e->lru_next].lru_prev = e->lru_prev;
     else
-        p->lru_tail = e->lru_prev;
+        l->tail = e->lru_prev;
     e->parked = false;
     p->n_parked--;
 }
 
 /* The end of the list is the youngest. */
-static void chain_park(gs_prefix *p, uint32_t block) {
+static void chain_park(gs_prefix *p, uint32_t block, bool cold) {
     entry *e = &p->entries[block];
     GS_ASSERT(e->uid != 0 && !e->parked);
-    e->lru_prev = p->lru_tail;
+    e->warm |= !cold;
+    lru *l = &p->lists[e->warm];
+    e->lru_prev = l->tail;
     e->lru_next = GS_KV_NONE;
-    if (p->lru_tail != GS_KV_NONE)
-        p->entries[p->lru_tail].lru_next = block;
+    if (l->tail != GS_KV_NONE)
+        p->entries[l->tail].lru_next = block;
     else
-        p->lru_head = block;
-    p->lru_tail = block;
+        l->head = block;
+    l->tail = block;
     e->parked = true;
     p->n_parked++;
 }
@@ -228,7 +236,8 @@ static void chain_remove(gs_prefix *p, uint32_t block) {
 }
 
 static uint32_t chain_evict(gs_prefix *p) {
-    const uint32_t block = p->lru_head;
+    const uint32_t cold = p->lists[0].head;
+    const uint32_t block = cold != GS_KV_NONE ? cold : p->lists[1].head;
     if (block != GS_KV_NONE)
         chain_remove(p, block);
     return block;
@@ -287,14 +296,19 @@ static int chain_check(const gs_prefix *p, uint32_t n_parked, char *err, size_t 
         return gs_fail(err, errlen, GS_ERR_INTERNAL,
                        "prefix cache: %u blocks published, %u by key, %u by parent", n_published,
                        n_key, n_parent);
-    uint32_t prev = GS_KV_NONE;
-    for (uint32_t b = p->lru_head; b != GS_KV_NONE; b = p->entries[b].lru_next) {
-        if (++n_lru > p->n_blocks || !p->entries[b].parked || p->entries[b].lru_prev != prev)
-            return gs_fail(err, errlen, GS_ERR_INTERNAL,
-                           "prefix cache: the LRU list is broken at block %u", b);
-        prev = b;
+    bool whole = true;
+    for (int i = 0; i < 2; i++) {
+        uint32_t prev = GS_KV_NONE;
+        for (uint32_t b = p->lists[i].head; b != GS_KV_NONE; b = p->entries[b].lru_next) {
+            const entry *e = &p->entries[b];
+            if (++n_lru > p->n_blocks || !e->parked || e->lru_prev != prev || e->warm != (i == 1))
+                return gs_fail(err, errlen, GS_ERR_INTERNAL,
+                               "prefix cache: the LRU list is broken at block %u", b);
+            prev = b;
+        }
+        whole &= p->lists[i].tail == prev;
     }
-    if (n_lru != p->n_parked || n_parked != p->n_parked || p->lru_tail != prev)
+    if (n_lru != p->n_parked || n_parked != p->n_parked || !whole)
         return gs_fail(err, errlen, GS_ERR_INTERNAL,
                        "prefix cache: %u blocks in the LRU list, %u counted, %u in the pool", n_lru,
                        p->n_parked, n_parked);

@@ -185,6 +185,8 @@ int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
     const int opened =
         gs_kv_seq_open(s->kv, slot, q->d.cache_scope, q->d.tokens, gs_sched_n_known(q), &reuse);
     GS_ASSERT(opened == GS_OK);
+    if (q->d.cls == GS_CLASS_BACKGROUND) /* a night's index is not to flush the day's prompts */
+        gs_kv_seq_set_cold(s->kv, slot);
     s->n_free_slots--;
     gs_sched_list_remove(&s->waiting, q);
     gs_sched_list_insert(&s->running, q);

@@ -160,12 +160,16 @@ static uint64_t obtainable(const gs_sched *s, const gs_sched_seq *q) {
     return n;
 }
 
+static uint32_t blocks_needed(const gs_sched *s, const gs_sched_seq *q) {
+    return gs_kv_open_needs(s->kv, q->d.cache_scope, q->d.tokens, gs_sched_n_known(q),
+                            goal_of(s, q));
+}
+
 static bool find_blocks(slo_step *t, gs_sched_seq *q) {
     gs_sched *s = t->s;
     if (s->running.n == 0)
         return true; /* alone, it gets all there is */
-    const uint32_t needs =
-        gs_kv_open_needs(s->kv, q->d.cache_scope, q->d.tokens, gs_sched_n_known(q), goal_of(s, q));
+    uint32_t needs = blocks_needed(s, q);
     room r = look_around(s, q);
     const double share = s->classes[q->d.cls].kv_share * s->n_blocks;
     if (slo_rule(s, GS_RULE_RESERVE) && s->stats.n_running_by_class[q->d.cls] > 0 &&
@@ -179,6 +183,7 @@ static bool find_blocks(slo_step *t, gs_sched_seq *q) {
             return s->running.n == 0;
         preempt(t, v);
         r = look_around(s, q);
+        needs = blocks_needed(s, q); /* what the victim shared with q counts as obtainable now */
     }
     return true;
 }

@@ -212,6 +212,43 @@ static void test_lru_evicts_oldest_tail_first(void **state) {
     gs_kv_free(kv);
 }
 
+/* What a cold slot leaves goes before older blocks, unless somebody else used it since. */
+static void test_cold_blocks_go_first(void **state) {
+    (void)state;
+    gs_kv *kv = make_kv(6, 2, 8);
+    int32_t warm[8], cold[8], other[24];
+    gs_kv_reuse r;
+    fill(warm, 8, 100);
+    fill(cold, 8, 200);
+    fill(other, 24, 300);
+    run_once(kv, 1, warm, 8); /* two blocks, the oldest */
+    assert_int_equal(gs_kv_seq_open(kv, 0, 1, cold, 8, &r), GS_OK);
+    gs_kv_seq_set_cold(kv, 0);
+    assert_int_equal(gs_kv_seq_grow(kv, 0, 8), GS_OK);
+    gs_kv_seq_commit(kv, 0, cold, 8);
+    gs_kv_seq_close(kv, 0);
+    check(kv);
+    assert_int_equal(gs_kv_peek(kv, 1, cold, 8), 7);
+    run_once(kv, 1, other, 16); /* takes four: two free ones and the cold ones */
+    assert_int_equal(gs_kv_peek(kv, 1, cold, 8), 0);
+    assert_int_equal(gs_kv_peek(kv, 1, warm, 8), 7);
+
+    /* Cold at first, then reused by a warm slot: it is as good as any other. */
+    gs_kv_drop_cached(kv, 0, true);
+    assert_int_equal(gs_kv_seq_open(kv, 0, 1, cold, 8, &r), GS_OK);
+    gs_kv_seq_set_cold(kv, 0);
+    assert_int_equal(gs_kv_seq_grow(kv, 0, 8), GS_OK);
+    gs_kv_seq_commit(kv, 0, cold, 8);
+    gs_kv_seq_close(kv, 0);
+    assert_int_equal(gs_kv_seq_open(kv, 0, 1, cold, 5, &r), GS_OK);
+    assert_int_equal(r.n_cached, 4);
+    gs_kv_seq_close(kv, 0);
+    check(kv);
+    run_once(kv, 1, other, 20); /* five of six: only the first cold block is left */
+    assert_int_equal(gs_kv_peek(kv, 1, cold, 8), 4);
+    gs_kv_free(kv);
+}
+
 static void test_pool_full_changes_nothing(void **state) {
     (void)state;
     gs_kv *kv = make_kv(3, 2, 4);
@@ -701,6 +738,7 @@ int main(void) {
         cmocka_unit_test(test_partial_copy_takes_the_longest),
         cmocka_unit_test(test_partial_needs_a_block),
         cmocka_unit_test(test_lru_evicts_oldest_tail_first),
+        cmocka_unit_test(test_cold_blocks_go_first),
         cmocka_unit_test(test_pool_full_changes_nothing),
         cmocka_unit_test(test_duplicate_stays_private),
         cmocka_unit_test(test_not_full_not_published),
