@@ -126,8 +126,8 @@ static void settle_knots(gs_cost *c, int i, double low_factor, double high_facto
         c->knot_ns[k] = fmin(c->knot_ns[k] * high_factor, COEF_MAX_NS);
     for (int k = i - 1; k >= 0 && c->seen[k] == 0; k--)
         c->knot_ns[k] *= low_factor;
-    for (int k = i + 1; k < GS_COST_KNOTS; k++)
-        c->knot_ns[k] = fmax(c->knot_ns[k], c->knot_ns[k - 1]);
+    for (int k = i; k + 1 < GS_COST_KNOTS; k++)
+        c->knot_ns[k + 1] = fmax(c->knot_ns[k], c->knot_ns[k + 1]);
     for (int k = i; k > 0; k--)
         c->knot_ns[k - 1] = fmin(c->knot_ns[k - 1], c->knot_ns[k]);
 }

@@ -38,7 +38,7 @@ static gs_sim_request *add(scene *c, int64_t t_ns, gs_class cls, uint32_t person
 }
 
 static int32_t between(scene *c, int32_t low, int32_t high) {
-    return low + (int32_t)gs_rng_below(&c->rng, (uint64_t)(high - low + 1));
+    return low + (int32_t)gs_rng_below(&c->rng, (uint64_t)high - (uint64_t)low + 1);
 }
 
 /* Spoken commands on the home's shared instructions, every period_ns. */

@@ -482,7 +482,8 @@ static void sim_step(sim *m) {
             sim_cancel(m, true);
         sim_check(m);
     }
-    if (plan.may_yield && (gs_sched_should_yield(m->s, m->now_ns) || sim_below(m, 4) == 0)) {
+    if (plan.may_yield &&
+        (gs_sched_should_yield(m->s, m->now_ns) || (!m->draining && sim_below(m, 4) == 0))) {
         sim_suspend(m, &plan);
         return;
     }
