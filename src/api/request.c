@@ -184,6 +184,7 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
     q->sampler.eog = gs_tok_eog(r->api->cfg.model->tokenizer, &n_eog);
     q->sampler.n_eog = (int32_t)n_eog;
     q->desc.cls = r->cls;
+    q->desc.class_fixed = r->class_fixed;
     q->desc.person = r->person;
     q->desc.cache_scope = r->cache_scope;
     q->desc.arrival_ns = r->began_ns;
@@ -316,6 +317,31 @@ static void name_request(gs_req *r) {
     gs_http_add_header(r->rq, "X-Request-Id", r->id);
 }
 
+/* Open WebUI asks for titles, tags and follow-ups with prompts that begin like this. */
+static bool is_utility_prompt(const json_t *body) {
+    static const char mark[] = "### Task:";
+    const json_t *messages = json_object_get(body, "messages");
+    size_t n = json_array_size(messages);
+    const json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
+    const char *text = json_string_value(json_object_get(last, "content"));
+    return text && strncmp(text, mark, sizeof(mark) - 1) == 0;
+}
+
+/* Header, then service_tier, then what is known by its prompt, else chat. Only what was asked for
+ * is fixed; a long chat may still be served as a document. An unknown class is ignored: the
+ * answer's X-Gamasot-Class says which one was given. */
+static void choose_class(gs_req *r) {
+    const char *header = gs_http_header(r->rq, "x-gamasot-class");
+    const char *tier = json_string_value(json_object_get(r->body, "service_tier"));
+    int asked = header ? gs_class_parse(header) : -1;
+    if (asked < 0 && tier && strcmp(tier, "flex") == 0)
+        asked = GS_CLASS_BACKGROUND;
+    r->class_fixed = asked >= 0;
+    r->cls = asked >= 0                   ? (gs_class)asked
+             : is_utility_prompt(r->body) ? GS_CLASS_UTILITY
+                                          : GS_CLASS_CHAT;
+}
+
 void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect *d, bool chat) {
     gs_req *r = gs_calloc(1, sizeof(*r));
     if (!r) {
@@ -339,10 +365,7 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect
         return;
     }
     gs_api_identify(a, rq, r->p.user, &r->person, &r->cache_scope);
-    const char *want = gs_http_header(rq, "x-gamasot-class");
-    int cls = want ? gs_class_parse(want) : -1;
-    r->cls = cls >= 0 ? (gs_class)cls : GS_CLASS_CHAT;
-    gs_http_add_header(rq, "X-Gamasot-Class", gs_class_name(r->cls));
+    choose_class(r);
     r->prompts = gs_calloc((size_t)r->n_prompts, sizeof(*r->prompts));
     r->echo_text = gs_calloc((size_t)r->n_prompts, sizeof(*r->echo_text));
     if (!r->prompts || !r->echo_text) {
@@ -397,6 +420,8 @@ static void decided(gs_req *r) {
         return;
     }
     r->state = GS_REQ_RUNNING;
+    if (r->rq)
+        gs_http_add_header(r->rq, "X-Gamasot-Class", gs_class_name(r->cls));
     if (r->p.stream) {
         begin_headers(r, r->dialect->stream_type);
         r->dialect->stream_start(r);
@@ -513,6 +538,7 @@ void gs_req_event(gs_req *r, const gs_event *ev) {
     switch (ev->kind) {
     case GS_EVENT_ADMITTED:
         c->admitted = true;
+        r->cls = ev->u.admission.cls;
         decided(r);
         break;
     case GS_EVENT_REJECTED:

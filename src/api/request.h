@@ -74,7 +74,8 @@ struct gs_req {
     char id[48];
     int64_t created_s, began_ns, last_write_ns;
     gs_gen_params p;
-    gs_class cls;
+    gs_class cls;     /* asked for; once admitted, given */
+    bool class_fixed; /* asked for by the client */
     uint32_t person;
     uint64_t cache_scope;
     /* prompts */

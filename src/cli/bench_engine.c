@@ -165,7 +165,7 @@ static int prepare(bench *x, char *err, size_t errlen) {
 }
 
 static int bench_run(gs_config *cfg, const gs_config_flag *flags, char *err, size_t errlen) {
-    gs_loader loader = {.cfg = cfg, .quiet = true};
+    gs_loader loader = {.cfg = cfg, .quiet = true, .no_calibration = true};
     bench x = {0};
     int rc = gs_loader_open(&loader, &x.b, err, errlen);
     if (rc == 0)

@@ -8,6 +8,7 @@
 #include "api/api.h"
 #include "config/config.h"
 #include "engine/backend.h"
+#include "sched/cost.h"
 
 /* A command: argv[0] is the command's name. Returns the exit status. */
 typedef struct gs_command {
@@ -41,7 +42,9 @@ const gs_command *gs_cli_command(const char *name);
 typedef struct gs_loader {
     const gs_config *cfg;
     gs_served_model served;
-    bool quiet; /* no progress on the terminal */
+    gs_cost cost;        /* of the native backend; valid once it is open */
+    bool quiet;          /* no progress on the terminal */
+    bool no_calibration; /* for commands that schedule nothing */
     void *impl; /* model, pool, mapping; freed by gs_loader_close after the engine is gone */
 } gs_loader;
 

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "cli/cli.h"
 #include "config/dirs.h"
+#include "engine/calibrate.h"
 #include "engine/native.h"
 #include "kernels/kernels.h"
 
@@ -183,6 +184,82 @@ static int warm_up(gs_backend *b, const gs_config *c) {
     return b->ops->forward(b, &batch);
 }
 
+/* ---- Step-time model
+ * --------------------------------------------------------------------------------- */
+
+/* One line that changes whenever the old figures could be wrong. */
+static void calibration_id(const gs_loader *l, const loaded *x, char *out, size_t n) {
+    char cpu[128] = "", line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && !cpu[0] && fgets(line, sizeof(line), f)) {
+        if (sscanf(line, "model name : %127[^\n]", cpu) != 1)
+            cpu[0] = '\0';
+    }
+    if (f)
+        fclose(f);
+    snprintf(out, n, "%s %zu %s %d threads %s", l->served.name, x->model->weight_bytes,
+             gs_isa_name(gs_kernels_isa()), gs_pool_threads(x->pool), cpu);
+}
+
+static int calibration_path(const char *id, char *out, size_t n) {
+    char dir[GS_DIRS_MAX_PATH];
+    uint64_t h = 1469598103934665603ULL; /* FNV-1a: only a file name */
+    for (const char *s = id; *s; s++)
+        h = (h ^ (unsigned char)*s) * 1099511628211ULL;
+    int rc = gs_dirs_state(dir, sizeof(dir), NULL, 0);
+    if (rc == 0)
+        snprintf(out, n, "%s/calibration-%016llx.txt", dir, (unsigned long long)h);
+    return rc;
+}
+
+static bool read_calibration(const char *path, const char *id, gs_cost *cost) {
+    const void *text;
+    size_t n;
+    if (gs_map_file(path, &text, &n, NULL, 0) != 0)
+        return false;
+    int rc = gs_cost_read(text ? text : "", n, id, cost, NULL, 0);
+    gs_unmap(text, n);
+    return rc == 0;
+}
+
+/* Written whole under another name first: half a file is never read. */
+static void write_calibration(const char *path, const char *id, const gs_cost *cost) {
+    gs_buf text = {0};
+    char tmp[GS_DIRS_MAX_PATH + 80];
+    snprintf(tmp, sizeof(tmp), "%s.tmp", path);
+    FILE *f = gs_cost_write(cost, id, &text) == 0 ? fopen(tmp, "we") : NULL;
+    bool ok = f && fwrite(text.data, 1, text.len, f) == text.len;
+    if (f && fclose(f) != 0)
+        ok = false;
+    if (!ok || rename(tmp, path) != 0)
+        gs_warn("loader", "the calibration could not be kept in %s", path);
+    gs_buf_deinit(&text);
+}
+
+/* Takes the figures of an earlier start if two of them still hold, else measures some seconds. A
+ * failure leaves the prior, which learns from the first steps. */
+static void calibrate(gs_loader *l, const loaded *x, gs_backend *b) {
+    char id[400], path[GS_DIRS_MAX_PATH + 64];
+    bool differs = true;
+    gs_cost_prior(&l->cost);
+    if (l->no_calibration)
+        return;
+    calibration_id(l, x, id, sizeof(id));
+    bool has_path = calibration_path(id, path, sizeof(path)) == 0;
+    if (has_path && read_calibration(path, id, &l->cost) &&
+        gs_calibrate(b, &l->cost, true, &differs) == 0 && !differs)
+        return;
+    int64_t began_ns = gs_now_ns();
+    gs_cost_prior(&l->cost);
+    if (gs_calibrate(b, &l->cost, false, NULL) != 0) {
+        gs_cost_prior(&l->cost);
+        return;
+    }
+    gs_info("loader", "calibrated ms=%lld", (long long)((gs_now_ns() - began_ns) / GS_NS_PER_MS));
+    if (has_path)
+        write_calibration(path, id, &l->cost);
+}
+
 static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
     const gs_config *c = l->cfg;
     char path[GS_DIRS_MAX_PATH + 64];
@@ -218,6 +295,8 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
         rc = gs_native_create(&nc, out, err, errlen);
     if (rc == 0 && c->model_warm_up && warm_up(*out, c) != 0)
         rc = gs_fail(err, errlen, GS_ERR_BACKEND, "the warm-up step failed");
+    if (rc == 0)
+        calibrate(l, x, *out);
     if (rc == 0)
         gs_info("loader",
                 "model ready name=%s arch=%s isa=%s threads=%d weights_mb=%zu kv_mb=%zu "

@@ -18,7 +18,7 @@ static void show_chunk(void *arg, const gs_perplexity_result *r) {
 }
 
 static int measure(gs_config *cfg, const gs_config_flag *flags, char *err, size_t errlen) {
-    gs_loader loader = {.cfg = cfg, .quiet = true};
+    gs_loader loader = {.cfg = cfg, .quiet = true, .no_calibration = true};
     gs_backend *backend = NULL;
     const void *text = NULL;
     size_t n = 0;

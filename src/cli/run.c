@@ -204,6 +204,7 @@ int gs_cmd_run(int argc, char **argv) {
                              ? GS_LOG_WARN
                              : (gs_log_level)r.cfg.log_level);
         r.loader.cfg = &r.cfg;
+        r.loader.no_calibration = true;
         r.wake_fd = eventfd(0, EFD_CLOEXEC);
         rc = run_prompt(&r, err, sizeof(err));
         gs_engine_free(r.engine);

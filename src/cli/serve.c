@@ -72,6 +72,8 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
                            .no_prefix_cache = !c->kv_prefix_cache,
                            .wake = gs_api_wake,
                            .wake_arg = &s->api,
+                           .cost = c->model_backend == GS_CONFIG_BACKEND_NATIVE ? &s->loader.cost
+                                                                                : NULL,
                            .check = c->engine_check};
     gs_http_config hc;
     gs_http_config_default(&hc);

@@ -402,6 +402,7 @@ static int open_parts(gs_engine *e) {
                           .max_context = bi->max_context,
                           .max_persons = e->cfg.max_persons,
                           .policy = e->cfg.policy,
+                          .cost = e->cfg.cost,
                           .seed = e->cfg.seed};
     rc = gs_sched_create(&sc, e->kv, &e->sched);
     if (rc != 0)

@@ -86,6 +86,7 @@ typedef struct gs_engine_config {
     uint32_t max_persons;
     uint64_t seed;
     const gs_policy_ops *policy; /* NULL: the default */
+    const gs_cost *cost; /* read after open has filled it; NULL: learned from the first steps */
     bool no_prefix_cache;
     void (*wake)(void *arg); /* engine thread calls it after it has produced events */
     void *wake_arg;
