@@ -212,6 +212,10 @@ static int64_t prompt_tokens(server *s, const char *body) {
 
 static void content_may_be_null_where_tools_are_called(void **state) {
     (void)state;
+#if !GS_HAVE_RUST
+    print_message("built without Rust: the built-in templates take no tool calls\n");
+    skip();
+#endif
     static const char *const same[] = {"\"content\": \"\"", "\"content\": null", "\"x\": 1",
                                        "\"content\": []"};
     server *s = server_new();
