@@ -14,7 +14,7 @@ typedef struct probe_run {
 
 static int run_probe(const probe_run *x, const gs_cost_probe *p, int64_t *elapsed_ns) {
     gs_sampler sampler;
-    gs_sample sample;
+    gs_sample sample = {0};
     gs_sampler_default(&sampler);
     sampler.temperature = 0;
     gs_batch_item it = {.pos = p->pos,

@@ -26,7 +26,7 @@
 #define GS_GGUF_MAX_TENSORS 131072u
 #define GS_GGUF_MAX_NAME    256u       /* key and tensor names, bytes */
 #define GS_GGUF_MAX_ARRAY   (1u << 26) /* elements of one metadata array */
-#define GS_GGUF_MAX_STR     (1u << 26)    /* bytes of one string: always fits an int */
+#define GS_GGUF_MAX_STR     (1u << 26) /* bytes of one string: always fits an int */
 #define GS_GGUF_MAX_ALIGN   65536u
 
 typedef enum gs_gguf_vtype {

@@ -96,6 +96,8 @@ typedef struct gs_http_listener {
 } gs_http_listener;
 
 LIST_HEAD(gs_http_peer_list, gs_http_peer_count);
+LIST_HEAD(gs_http_conn_list, gs_http_conn);
+TAILQ_HEAD(gs_http_dirty_list, gs_http_conn);
 
 struct gs_http_server {
     uv_loop_t *loop;
@@ -108,8 +110,8 @@ struct gs_http_server {
     uv_timer_t tick;
     uv_idle_t flush;
     int n_handles; /* open handles without connections */
-    LIST_HEAD(, gs_http_conn) conns;
-    TAILQ_HEAD(, gs_http_conn) dirty;
+    struct gs_http_conn_list conns;
+    struct gs_http_dirty_list dirty;
     int n_dirty;
     int n_conns;                     /* all */
     int n_lingering;                 /* of them, closed but for the client's last bytes */

@@ -184,7 +184,7 @@ void gs_logsumexp_scalar(const float *x, int32_t n, float *max, float *lse) {
     for (int32_t i = 0; i < n; i++)
         s += (double)expf(x[i] - m);
     *max = m;
-    *lse = (float)log(s);
+    *lse = s > 0 ? (float)log(s) : -INFINITY; /* n == 0 */
 }
 
 const gs_kernel_table gs_kernels_scalar = {

@@ -499,7 +499,7 @@ static void freeing_with_a_full_outbox_does_not_wait_for_a_reader(void **state) 
 static void preempted_sequences_give_the_same_text(void **state) {
     (void)state;
     rig *roomy = rig_new(), *r = rig_new();
-    r->fc.n_kv_blocks = 24; /* 384 tokens; six sequences want 6 * 140 */
+    r->fc.n_kv_blocks = 24;         /* 384 tokens; six sequences want 6 * 140 */
     r->ec.policy = &gs_policy_fcfs; /* starts more than fit; the default one does not */
     rig_start(roomy);
     rig_start(r);
