@@ -1,10 +1,11 @@
 /*
  * The forward pass of one step, SPMD: every thread runs gs_native_step and owns, per phase, a
  * contiguous share of rows, of weight panels or of attention units. A barrier separates phases
- * that read what another thread wrote; nine per layer:
+ * that read what another thread wrote; ten per layer:
  *
  *     rows    norm + quantise                    x -> act_embd
- *     heads   QKV product, q/k norm, rotation, append to the KV pages
+ *     heads   QKV product, q/k norm, rotation
+ *     rows    append to the KV pages
  *     units   attention                          q, pages -> attn
  *     rows    quantise                           attn -> act_attn
  *     panels  output product                     += x
@@ -84,14 +85,14 @@ static void residual_gemm(const lane *t, const gs_mat *w, const gs_act *a, bool 
 
 /*
  * The heads of Q, K and V are one line of units, dealt out contiguously, so that a thread can
- * finish its heads (norm, rotation, KV append) without a barrier. Heads are whole panels.
+ * finish its heads (norm, rotation) without a barrier. Heads are whole panels.
  */
 typedef struct qkv_part {
     const gs_mat *w;
     const float *bias, *norm;
     float *y;
     int n_heads;
-    bool rotate, is_k, is_v;
+    bool rotate;
 } qkv_part;
 
 static void finish_heads(const lane *t, const qkv_part *part, int32_t layer, int h0, int h1) {
@@ -100,8 +101,6 @@ static void finish_heads(const lane *t, const qkv_part *part, int32_t layer, int
     int32_t hd = hp->head_dim, n_rot = hp->n_rot / 2;
     int64_t tab = (int64_t)b->layer_rope[layer] * b->cfg.max_batch_tokens * n_rot;
     for (int32_t r = 0; r < b->n_rows; r++) {
-        const native_row *row = &b->rows[r];
-        const uint32_t *blocks = b->batch->items[row->item].blocks;
         for (int h = h0; h < h1; h++) {
             float *y = row_of(part->y, part->n_heads * hd, r) + (int64_t)h * hd;
             if (part->norm)
@@ -109,9 +108,6 @@ static void finish_heads(const lane *t, const qkv_part *part, int32_t layer, int
             if (part->rotate)
                 gs_rope(y, b->cos_tab + tab + (int64_t)r * n_rot,
                         b->sin_tab + tab + (int64_t)r * n_rot, hp->n_rot, hp->rope_neox);
-            if (part->is_k || part->is_v)
-                gs_kv_store(&b->kv, layer, blocks, row->pos, h, part->is_k ? y : NULL,
-                            part->is_v ? y : NULL);
         }
     }
 }
@@ -121,9 +117,9 @@ static void qkv_phase(const lane *t, int32_t layer) {
     const gs_hparams *hp = &t->m->hp;
     gs_native *b = t->b;
     const qkv_part parts[3] = {
-        {&ly->wq, ly->bq, ly->q_norm, b->q, hp->n_heads, true, false, false},
-        {&ly->wk, ly->bk, ly->k_norm, b->k, hp->n_kv_heads, true, true, false},
-        {&ly->wv, ly->bv, NULL, b->v, hp->n_kv_heads, false, false, true},
+        {&ly->wq, ly->bq, ly->q_norm, b->q, hp->n_heads, true},
+        {&ly->wk, ly->bk, ly->k_norm, b->k, hp->n_kv_heads, true},
+        {&ly->wv, ly->bv, NULL, b->v, hp->n_kv_heads, false},
     };
     int u0, u1, first = 0, per_head = hp->head_dim / GS_PANEL_ROWS;
     gs_share(hp->n_heads + 2 * hp->n_kv_heads, t->tid, t->n, &u0, &u1);
@@ -137,6 +133,24 @@ static void qkv_phase(const lane *t, int32_t layer) {
             finish_heads(t, &parts[i], layer, h0, h1);
         }
         first += parts[i].n_heads;
+    }
+}
+
+/*
+ * Appends K and V of own rows to the pages. A phase of its own: K pages are transposed, so each
+ * value of a row goes to a line of its own, mostly a cold one. Done by whoever computed the K heads
+ * it made one thread late by more than its products take.
+ */
+static void append_phase(const lane *t, int32_t layer) {
+    gs_native *b = t->b;
+    int32_t hd = t->m->hp.head_dim, n_kv = t->m->hp.n_kv_heads, width = n_kv * hd;
+    int u0, u1;
+    gs_share(n_kv * b->n_rows, t->tid, t->n, &u0, &u1);
+    for (int u = u0; u < u1; u++) {
+        int head = u / b->n_rows, r = u % b->n_rows;
+        const native_row *row = &b->rows[r];
+        gs_kv_store(&b->kv, layer, b->batch->items[row->item].blocks, row->pos, head,
+                    row_of(b->k, width, r) + head * hd, row_of(b->v, width, r) + head * hd);
     }
 }
 
@@ -211,6 +225,8 @@ static void layer_pass(const lane *t, int32_t layer) {
               gs_act_need(ly->wq.type) | gs_act_need(ly->wk.type) | gs_act_need(ly->wv.type));
     sync_all(t);
     qkv_phase(t, layer);
+    sync_all(t);
+    append_phase(t, layer);
     sync_all(t);
     attn_phase(t, layer);
     sync_all(t);
