@@ -99,7 +99,7 @@ with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
 libs_of = $(foreach m,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))),$(call lib_of,$(m)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help unit test lint format fuzz fuzz-bins sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
+.PHONY: all help unit test lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -206,6 +206,12 @@ $(B)/fuzz/$(1): $(B)/tests/fuzz/$(1).o $(call libs_of,$(call fuzz_module,$(1))) 
 	@$$(link) -fsanitize=fuzzer $$(LDLIBS)
 endef
 $(foreach f,$(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC)),$(eval $(call fuzz_rule,$(f))))
+
+# Seeds that only a program can write (GGUF files); the others are in tests/fuzz/corpus.
+fuzz-seeds: ## write the seed corpora of the fuzz targets into build/seeds
+	@mkdir -p $(BUILD_ROOT)/seeds
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -o $(BUILD_ROOT)/make_seeds tests/fuzz/make_seeds.c
+	@$(BUILD_ROOT)/make_seeds $(BUILD_ROOT)/seeds
 
 # ---- Benchmarks: bench/bench_*.c, each with everything linked --------------------------------
 BENCH_SRC := $(wildcard bench/bench_*.c)
