@@ -241,6 +241,17 @@ static void event_end(gs_req *r, gs_jsonw *w) {
     gs_http_write(r->rq, r->out.data, r->out.len);
 }
 
+/* The end of an event that holds one choice; the usage comes in an event of its own. */
+static void choice_end(gs_req *r, gs_jsonw *w) {
+    gs_jsonw_end_obj(w);
+    gs_jsonw_end_arr(w);
+    if (r->p.include_usage) {
+        gs_jsonw_key(w, "usage");
+        gs_jsonw_null(w);
+    }
+    event_end(r, w);
+}
+
 /* One choice's chunk; role and text may be absent. */
 static void chat_chunk(gs_req *r, gs_choice *c, const char *role, const gs_buf *text,
                        const char *reason) {
@@ -265,13 +276,7 @@ static void chat_chunk(gs_req *r, gs_choice *c, const char *role, const gs_buf *
     if (text)
         chat_logprobs(&w, r, c);
     finish_reason(&w, reason);
-    gs_jsonw_end_obj(&w);
-    gs_jsonw_end_arr(&w);
-    if (r->p.include_usage) {
-        gs_jsonw_key(&w, "usage");
-        gs_jsonw_null(&w);
-    }
-    event_end(r, &w);
+    choice_end(r, &w);
 }
 
 static void chat_stream_start(gs_req *r) {
@@ -304,13 +309,7 @@ static void text_chunk(gs_req *r, gs_choice *c, const char *text, size_t n, cons
         text_logprobs(&w, r, c);
     }
     finish_reason(&w, reason);
-    gs_jsonw_end_obj(&w);
-    gs_jsonw_end_arr(&w);
-    if (r->p.include_usage) {
-        gs_jsonw_key(&w, "usage");
-        gs_jsonw_null(&w);
-    }
-    event_end(r, &w);
+    choice_end(r, &w);
 }
 
 static void text_stream_start(gs_req *r) {

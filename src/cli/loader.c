@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -203,12 +204,10 @@ static void calibration_id(const gs_loader *l, const loaded *x, char *out, size_
 
 static int calibration_path(const char *id, char *out, size_t n) {
     char dir[GS_DIRS_MAX_PATH];
-    uint64_t h = 1469598103934665603ULL; /* FNV-1a: only a file name */
-    for (const char *s = id; *s; s++)
-        h = (h ^ (unsigned char)*s) * 1099511628211ULL;
     int rc = gs_dirs_state(dir, sizeof(dir), NULL, 0);
     if (rc == 0)
-        snprintf(out, n, "%s/calibration-%016llx.txt", dir, (unsigned long long)h);
+        snprintf(out, n, "%s/calibration-%016llx.txt", dir,
+                 (unsigned long long)XXH64(id, strlen(id), 0));
     return rc;
 }
 
