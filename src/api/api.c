@@ -95,12 +95,13 @@ static void on_gone(void *user, gs_http_request *rq) {
         gs_http_end(rq);
 }
 
-static void on_error_body(void *user, int status, const char *message, gs_buf *out) {
+static void on_error_body(void *user, int status, const char *path, const char *message,
+                          gs_buf *out) {
     (void)user;
     gs_api_error e;
     gs_api_fail(&e, GS_ERR_INVALID, NULL, "%s", message);
     e.status = status;
-    gs_api_error_body(&e, out);
+    gs_api_error_body(gs_api_error_shape(path), &e, out);
 }
 
 int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc, gs_api **out,

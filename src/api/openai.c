@@ -1,72 +1,10 @@
-/* OpenAI's wording of answers: chat completions and completions, whole and streamed, and errors. */
-#include <stdio.h>
+/* OpenAI's wording of answers: chat completions and completions, whole and streamed. */
 #include <string.h>
 
 #include "api/api_impl.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/utf8.h"
-
-/* ---- Errors
- * ----------------------------------------------------------------------------------------- */
-
-static const char *error_type(int status) {
-    switch (status) {
-    case 401:
-        return "authentication_error";
-    case 403:
-        return "permission_error";
-    case 429:
-        return "rate_limit_error";
-    default:
-        return status >= 500 ? "server_error" : "invalid_request_error";
-    }
-}
-
-static void error_members(gs_jsonw *w, const gs_api_error *e) {
-    int status = e->status ? e->status : gs_err_http(e->code);
-    gs_jsonw_key(w, "error");
-    gs_jsonw_obj(w);
-    gs_jsonw_key(w, "message");
-    gs_jsonw_str(w, e->message);
-    gs_jsonw_key(w, "type");
-    gs_jsonw_str(w, error_type(status));
-    gs_jsonw_key(w, "param");
-    if (e->param[0])
-        gs_jsonw_str(w, e->param);
-    else
-        gs_jsonw_null(w);
-    gs_jsonw_key(w, "code");
-    if (e->name)
-        gs_jsonw_str(w, e->name);
-    else
-        gs_jsonw_null(w);
-    gs_jsonw_end_obj(w);
-}
-
-void gs_api_error_body(const gs_api_error *e, gs_buf *out) {
-    gs_jsonw w;
-    gs_jsonw_init(&w, out);
-    gs_jsonw_obj(&w);
-    error_members(&w, e);
-    gs_jsonw_end_obj(&w);
-}
-
-void gs_api_reply_error(gs_http_request *rq, const gs_api_error *e) {
-    gs_buf out = {0};
-    int status = e->status ? e->status : gs_err_http(e->code);
-    if (status == 499) /* nginx's number for a client that left; never put on the wire */
-        status = 500;
-    if (e->retry_after_ns > 0 || status == 503 || status == 429) {
-        char seconds[24];
-        int64_t s = (e->retry_after_ns + GS_NS_PER_S - 1) / GS_NS_PER_S;
-        snprintf(seconds, sizeof(seconds), "%lld", (long long)(s > 0 ? s : 1));
-        gs_http_add_header(rq, "Retry-After", seconds);
-    }
-    gs_api_error_body(e, &out);
-    gs_http_reply(rq, status, "application/json", out.data, out.len);
-    gs_buf_deinit(&out);
-}
 
 /* ---- Shared parts
  * ------------------------------------------------------------------------------------- */
@@ -354,7 +292,7 @@ static void text_stream_end(gs_req *r) {
 static void stream_error(gs_req *r, const gs_api_error *e) {
     gs_jsonw w;
     event_begin(r, &w);
-    error_members(&w, e);
+    gs_api_error_members(&w, GS_ERRORS_OPENAI, e);
     event_end(r, &w);
     if (r->rq)
         gs_http_write(r->rq, "data: [DONE]\n\n", 14);

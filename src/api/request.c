@@ -99,7 +99,7 @@ void gs_req_fail(gs_req *r, const gs_api_error *e) {
         if (r->p.stream) {
             r->dialect->stream_error(r, e);
         } else {
-            gs_api_error_body(e, &r->out);
+            gs_api_error_body(gs_api_error_shape(gs_http_path(r->rq)), e, &r->out);
             gs_http_write(r->rq, r->out.data, r->out.len);
         }
         release_http(r);

@@ -103,7 +103,17 @@ void gs_req_fail(gs_req *r, const gs_api_error *e); /* ends it with an error, ca
 
 /* openai.c */
 extern const gs_dialect gs_dialect_chat, gs_dialect_completion;
-void gs_api_error_body(const gs_api_error *e, gs_buf *out);
+
+/* errors.c: one shape for each dialect, chosen by the request's path. */
+typedef enum gs_error_shape {
+    GS_ERRORS_OPENAI,
+    GS_ERRORS_OLLAMA,
+    GS_ERRORS_ANTHROPIC
+} gs_error_shape;
+gs_error_shape gs_api_error_shape(const char *path);
+/* The members of an error object that w has open. */
+void gs_api_error_members(gs_jsonw *w, gs_error_shape shape, const gs_api_error *e);
+void gs_api_error_body(gs_error_shape shape, const gs_api_error *e, gs_buf *out);
 /* Replies with an error and releases rq. */
 void gs_api_reply_error(gs_http_request *rq, const gs_api_error *e);
 

@@ -85,13 +85,14 @@ static void start_linger(gs_http_conn *c) {
 
 /* Answers by ourselves and closes. Nothing of the request reaches a handler. */
 static void fail(gs_http_conn *c, int status, const char *message) {
-    if (c->rq) {
-        gs_http_request_account(c->rq, c->srv, 0);
-        gs_http_request_free(c->rq);
-        c->rq = NULL;
-    }
+    gs_http_request *rq = c->rq;
     gs_buf_deinit(&c->pipe);
-    gs_conn_format_error(c, status, message);
+    gs_conn_format_error(c, status, rq && rq->msg.path ? rq->msg.path : "", message);
+    c->rq = NULL;
+    if (rq) {
+        gs_http_request_account(rq, c->srv, 0);
+        gs_http_request_free(rq);
+    }
     c->state = GS_CONN_FLUSH;
     c->deadline_ms = INT64_MAX;
     gs_conn_mark_dirty(c);

@@ -147,7 +147,7 @@ void gs_conn_will_write(gs_http_conn *c);
 /* ---- reply.c ---- */
 const char *gs_http_status_text(int status);
 /* A whole answer by the server itself, closing the connection. */
-void gs_conn_format_error(gs_http_conn *c, int status, const char *message);
+void gs_conn_format_error(gs_http_conn *c, int status, const char *path, const char *message);
 void gs_http_request_free(gs_http_request *rq);
 void gs_http_request_account(gs_http_request *rq, gs_http_server *s, size_t bytes);
 

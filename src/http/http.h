@@ -51,8 +51,9 @@ typedef struct gs_http_config {
     size_t max_buffered_bytes;       /* 64 KiB unsent beyond the kernel's; see above */
     void (*on_request)(void *user, gs_http_request *rq);
     void (*on_gone)(void *user, gs_http_request *rq);
-    /* Writes the body for an error that the server itself answers (JSON). NULL: plain text. */
-    void (*error_body)(void *user, int status, const char *message, gs_buf *out);
+    /* Writes the body for an error that the server itself answers (JSON); path is "" where it could
+     * not be read. NULL: plain text. */
+    void (*error_body)(void *user, int status, const char *path, const char *message, gs_buf *out);
     void *user;
 } gs_http_config;
 

@@ -153,12 +153,12 @@ static void add_head(gs_http_conn *c, const gs_http_request *rq, int status,
         out->failed = true;
 }
 
-void gs_conn_format_error(gs_http_conn *c, int status, const char *message) {
+void gs_conn_format_error(gs_http_conn *c, int status, const char *path, const char *message) {
     gs_http_config *cfg = &c->srv->cfg;
     gs_buf body = {0};
     const char *type = "text/plain; charset=utf-8";
     if (cfg->error_body) {
-        cfg->error_body(cfg->user, status, message, &body);
+        cfg->error_body(cfg->user, status, path, message, &body);
         type = "application/json";
     } else {
         gs_buf_printf(&body, "%s\n", message);

@@ -253,9 +253,10 @@ static void test_no_header_injection(void **state) {
 
 /* ---- Refusals ----------------------------------------------------------------------------- */
 
-static void json_error(void *user, int status, const char *message, gs_buf *out) {
+static void json_error(void *user, int status, const char *path, const char *message, gs_buf *out) {
     (void)user;
-    gs_buf_printf(out, "{\"error\":{\"code\":%d,\"message\":\"%s\"}}", status, message);
+    gs_buf_printf(out, "{\"error\":{\"code\":%d,\"path\":\"%s\",\"message\":\"%s\"}}", status, path,
+                  message);
 }
 
 /* What is refused is answered, closed, and neither it nor what follows reaches a handler. */
