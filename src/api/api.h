@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "api/outparse.h"
 #include "engine/engine.h"
 #include "http/http.h"
 #include "tokenizer/chat.h"
@@ -23,6 +24,7 @@ typedef struct gs_served_model {
     char name[128]; /* as /v1/models lists it */
     gs_tokenizer *tokenizer;
     gs_chat_template *chat;
+    const gs_out_format *format; /* how it writes calls and reasoning; static */
     int64_t created_s;
     double load_ms;
 } gs_served_model;

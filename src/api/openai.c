@@ -190,8 +190,39 @@ static void choice_end(gs_req *r, gs_jsonw *w) {
     event_end(r, w);
 }
 
-/* One choice's chunk; role and text may be absent. */
-static void chat_chunk(gs_req *r, gs_choice *c, const char *role, const gs_buf *text,
+/* {"index":0,"id":...,"function":{...}} of a call that begins or goes on. */
+static void call_delta(gs_jsonw *w, const gs_choice *c, const gs_part *part) {
+    const gs_tool_call *call = &c->calls[part->call];
+    gs_jsonw_key(w, "tool_calls");
+    gs_jsonw_arr(w);
+    gs_jsonw_obj(w);
+    key_int(w, "index", part->call);
+    if (part->kind == GS_PART_CALL_BEGIN) {
+        key_str(w, "id", call->id);
+        key_str(w, "type", "function");
+    }
+    gs_jsonw_key(w, "function");
+    gs_jsonw_obj(w);
+    if (part->kind == GS_PART_CALL_BEGIN)
+        key_str(w, "name", call->name.data);
+    gs_jsonw_key(w, "arguments");
+    gs_jsonw_strn(w, part->data, part->kind == GS_PART_CALL_BEGIN ? 0 : part->n);
+    gs_jsonw_end_obj(w);
+    gs_jsonw_end_obj(w);
+    gs_jsonw_end_arr(w);
+}
+
+static void delta_members(gs_jsonw *w, const gs_choice *c, const gs_part *part) {
+    if (part->kind == GS_PART_TEXT || part->kind == GS_PART_REASONING) {
+        gs_jsonw_key(w, part->kind == GS_PART_TEXT ? "content" : "reasoning_content");
+        gs_jsonw_strn(w, part->data ? part->data : "", part->n);
+    } else {
+        call_delta(w, c, part);
+    }
+}
+
+/* One choice's chunk; role and part may be absent. */
+static void chat_chunk(gs_req *r, gs_choice *c, const char *role, const gs_part *part,
                        const char *reason) {
     gs_jsonw w;
     event_begin(r, &w);
@@ -206,12 +237,10 @@ static void chat_chunk(gs_req *r, gs_choice *c, const char *role, const gs_buf *
         key_str(&w, "role", role);
         key_str(&w, "content", "");
     }
-    if (text) {
-        gs_jsonw_key(&w, "content");
-        gs_jsonw_strn(&w, text->data ? text->data : "", text->len);
-    }
+    if (part)
+        delta_members(&w, c, part);
     gs_jsonw_end_obj(&w);
-    if (text)
+    if (part)
         chat_logprobs(&w, r, c);
     finish_reason(&w, reason);
     choice_end(r, &w);
@@ -222,8 +251,9 @@ static void chat_stream_start(gs_req *r) {
         chat_chunk(r, &r->choices[i], "assistant", NULL, NULL);
 }
 
-static void chat_stream_delta(gs_req *r, gs_choice *c) {
-    chat_chunk(r, c, NULL, &c->text, NULL);
+static void chat_stream_delta(gs_req *r, gs_choice *c, const gs_part *part) {
+    if (part->kind != GS_PART_CALL_END)
+        chat_chunk(r, c, NULL, part, NULL);
 }
 
 static void chat_stream_finish(gs_req *r, gs_choice *c) {
@@ -258,8 +288,8 @@ static void text_stream_start(gs_req *r) {
     }
 }
 
-static void text_stream_delta(gs_req *r, gs_choice *c) {
-    text_chunk(r, c, c->text.data ? c->text.data : "", c->text.len, NULL);
+static void text_stream_delta(gs_req *r, gs_choice *c, const gs_part *part) {
+    text_chunk(r, c, part->data ? part->data : "", part->n, NULL);
 }
 
 static void text_stream_finish(gs_req *r, gs_choice *c) {
@@ -301,6 +331,37 @@ static void stream_error(gs_req *r, const gs_api_error *e) {
 /* ---- Whole answers
  * ---------------------------------------------------------------------------------------- */
 
+static void message_members(gs_jsonw *w, const gs_choice *c) {
+    key_str(w, "role", "assistant");
+    gs_jsonw_key(w, "content");
+    if (c->text.len == 0 && c->n_calls > 0)
+        gs_jsonw_null(w);
+    else
+        gs_jsonw_strn(w, c->text.data ? c->text.data : "", c->text.len);
+    if (c->reasoning.len > 0) {
+        gs_jsonw_key(w, "reasoning_content");
+        gs_jsonw_strn(w, c->reasoning.data, c->reasoning.len);
+    }
+    if (c->n_calls == 0)
+        return;
+    gs_jsonw_key(w, "tool_calls");
+    gs_jsonw_arr(w);
+    for (int32_t i = 0; i < c->n_calls; i++) {
+        const gs_tool_call *call = &c->calls[i];
+        gs_jsonw_obj(w);
+        key_str(w, "id", call->id);
+        key_str(w, "type", "function");
+        gs_jsonw_key(w, "function");
+        gs_jsonw_obj(w);
+        key_str(w, "name", call->name.data);
+        gs_jsonw_key(w, "arguments");
+        gs_jsonw_strn(w, call->arguments.data ? call->arguments.data : "", call->arguments.len);
+        gs_jsonw_end_obj(w);
+        gs_jsonw_end_obj(w);
+    }
+    gs_jsonw_end_arr(w);
+}
+
 static void chat_whole(gs_req *r, gs_buf *out) {
     gs_jsonw w;
     gs_jsonw_init(&w, out);
@@ -314,9 +375,7 @@ static void chat_whole(gs_req *r, gs_buf *out) {
         key_int(&w, "index", c->index);
         gs_jsonw_key(&w, "message");
         gs_jsonw_obj(&w);
-        key_str(&w, "role", "assistant");
-        gs_jsonw_key(&w, "content");
-        gs_jsonw_strn(&w, c->text.data ? c->text.data : "", c->text.len);
+        message_members(&w, c);
         gs_jsonw_end_obj(&w);
         chat_logprobs(&w, r, c);
         finish_reason(&w, c->finish_reason);
@@ -359,6 +418,7 @@ static void text_whole(gs_req *r, gs_buf *out) {
 
 const gs_dialect gs_dialect_chat = {
     .id_prefix = "chatcmpl-",
+    .call_id_prefix = "call_",
     .stream_type = "text/event-stream",
     .whole_type = "application/json",
     .stream_start = chat_stream_start,

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "base/sys.h"
 
 int gs_api_fail(gs_api_error *e, int code, const char *param, const char *fmt, ...) {
     va_list ap;
@@ -256,6 +257,7 @@ int gs_gen_params_read(const json_t *root, bool chat, int32_t n_vocab, gs_gen_pa
     p->max_tokens = -1;
     p->n = 1;
     p->chat = chat;
+    p->parallel_tool_calls = true;
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         const json_t *v = json_object_get(root, fields[i].name);
         if (!v || json_is_null(v) || !(fields[i].where & (chat ? F_CHAT : F_TEXT)))
@@ -277,4 +279,12 @@ int gs_gen_params_read(const json_t *root, bool chat, int32_t n_vocab, gs_gen_pa
                    ? 0
                    : gs_api_fail(e, GS_ERR_INTERNAL, NULL, "No random numbers to be had.");
     return 0;
+}
+
+void gs_gen_params_deinit(gs_gen_params *p) {
+    json_decref(p->tools);
+    json_decref(p->template_vars);
+    gs_free(p->constraint.text);
+    p->tools = p->template_vars = NULL;
+    p->constraint = (gs_constraint){0};
 }

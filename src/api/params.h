@@ -31,6 +31,32 @@ typedef struct gs_api_error {
 int gs_api_fail(gs_api_error *e, int code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* What the output must look like; enforced token by token. */
+typedef enum gs_constraint_kind {
+    GS_CONSTRAINT_NONE,
+    GS_CONSTRAINT_JSON_OBJECT, /* any JSON object */
+    GS_CONSTRAINT_JSON_SCHEMA, /* text: the schema */
+    GS_CONSTRAINT_REGEX,       /* text: the expression */
+    GS_CONSTRAINT_GRAMMAR      /* text: Lark, or GBNF when it has a rule "root ::=" */
+} gs_constraint_kind;
+
+typedef struct gs_constraint {
+    gs_constraint_kind kind;
+    char *text; /* terminated, owned; NULL where the kind has none */
+    size_t n;
+    const char *field; /* static: what to name in errors */
+} gs_constraint;
+
+typedef enum gs_tool_choice {
+    GS_TOOLS_AUTO,
+    GS_TOOLS_NONE,
+    GS_TOOLS_REQUIRED, /* at least one call */
+    GS_TOOLS_NAMED     /* a call of tool_name */
+} gs_tool_choice;
+
+#define GS_MAX_TOOLS     128
+#define GS_MAX_TOOL_NAME 64
+
 typedef struct gs_gen_params {
     gs_sampler sampler; /* bias and eog not set here */
     int32_t max_tokens; /* -1: as much as the context leaves */
@@ -42,12 +68,21 @@ typedef struct gs_gen_params {
     gs_logit_bias bias[GS_MAX_BIAS];
     int32_t n_bias;
     char user[128];
+    /* Chat. Other dialects write their bodies in OpenAI's form before they are read. */
+    json_t *tools; /* reference: the array, checked; NULL: none given */
+    gs_tool_choice tool_choice;
+    char tool_name[GS_MAX_TOOL_NAME + 1]; /* with GS_TOOLS_NAMED */
+    bool parallel_tool_calls;
+    gs_constraint constraint;
+    json_t *template_vars; /* reference: chat_template_kwargs, e.g. {"enable_thinking": false} */
 } gs_gen_params;
 
 /* Parses the text as JSON with the limits of docs/api.md. NULL and *e on failure. */
 json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e);
-/* All fields that chat and completions share, and the ones that differ by `chat`. */
+/* All fields that chat and completions share, and the ones that differ by `chat`. Overwrites *p;
+ * gs_gen_params_deinit in every case, also after an error. */
 int gs_gen_params_read(const json_t *root, bool chat, int32_t n_vocab, gs_gen_params *p,
                        gs_api_error *e);
+void gs_gen_params_deinit(gs_gen_params *p);
 
 #endif

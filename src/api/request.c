@@ -18,7 +18,14 @@
  * ------------------------------------------------------------------------------------- */
 
 static void choice_deinit(gs_choice *c) {
+    for (int32_t i = 0; i < c->n_calls; i++) {
+        gs_buf_deinit(&c->calls[i].name);
+        gs_buf_deinit(&c->calls[i].arguments);
+    }
+    gs_free(c->calls);
     gs_buf_deinit(&c->text);
+    gs_buf_deinit(&c->reasoning);
+    gs_outparse_deinit(&c->parse);
     gs_stop_deinit(&c->stop);
     gs_free(c->logprobs);
     gs_seq_free(c->seq);
@@ -36,6 +43,8 @@ static void req_free(gs_req *r) {
     gs_free(r->echo_text);
     gs_buf_deinit(&r->out);
     gs_buf_deinit(&r->piece);
+    gs_buf_deinit(&r->shown);
+    gs_gen_params_deinit(&r->p);
     json_decref(r->body);
     gs_free(r);
 }
@@ -155,6 +164,101 @@ void gs_req_tick(gs_req *r, int64_t now_ns) {
     maybe_free(r);
 }
 
+/* ---- Parts of an answer
+ * ---------------------------------------------------------------------------- */
+
+static bool streaming(const gs_req *r) {
+    return r->state == GS_REQ_RUNNING && r->p.stream && r->rq;
+}
+
+static void send_part(gs_req *r, gs_choice *c, const gs_part *part) {
+    if (!streaming(r))
+        return;
+    r->dialect->stream_delta(r, c, part);
+    r->last_write_ns = gs_now_ns();
+    c->n_logprobs = 0;
+}
+
+static int begin_call(gs_choice *c, const gs_part *part) {
+    if (c->n_calls == c->cap_calls) {
+        int32_t cap = c->cap_calls ? 2 * c->cap_calls : 4;
+        gs_tool_call *more = gs_realloc(c->calls, (size_t)cap * sizeof(*more));
+        if (!more)
+            return GS_ERR_NOMEM;
+        c->calls = more;
+        c->cap_calls = cap;
+    }
+    gs_tool_call *call = &c->calls[c->n_calls];
+    *call = (gs_tool_call){0};
+    unsigned char id[12];
+    if (gs_random_bytes(id, sizeof(id)) != 0)
+        memset(id, 0, sizeof(id));
+    const char *prefix = c->req->dialect->call_id_prefix;
+    int at = snprintf(call->id, sizeof(call->id), "%s", prefix ? prefix : "");
+    for (size_t i = 0; i < sizeof(id); i++)
+        at += snprintf(call->id + at, sizeof(call->id) - (size_t)at, "%02x", id[i]);
+    int rc = gs_buf_add(&call->name, part->data, part->n);
+    if (rc != 0 || !gs_buf_cstr(&call->name)) {
+        gs_buf_deinit(&call->name);
+        return GS_ERR_NOMEM;
+    }
+    c->n_calls++;
+    return 0;
+}
+
+/* Adds a part to the answer, and tells it when the answer is being streamed. */
+static int choice_part(void *arg, const gs_part *part) {
+    gs_choice *c = arg;
+    int rc = 0;
+    switch (part->kind) {
+    case GS_PART_TEXT:
+        rc = gs_buf_add(&c->text, part->data, part->n);
+        break;
+    case GS_PART_REASONING:
+        rc = gs_buf_add(&c->reasoning, part->data, part->n);
+        break;
+    case GS_PART_CALL_BEGIN:
+        rc = begin_call(c, part);
+        break;
+    case GS_PART_CALL_ARGS:
+        rc = gs_buf_add(&c->calls[part->call].arguments, part->data, part->n);
+        break;
+    case GS_PART_CALL_END:
+        c->calls[part->call].ended = true;
+        break;
+    }
+    if (rc == 0)
+        send_part(c->req, c, part);
+    return rc;
+}
+
+static void send_buf(gs_req *r, gs_choice *c, gs_part_kind kind, int32_t call, const gs_buf *b) {
+    gs_part part = {kind, call, b->data, b->len};
+    if (b->len > 0)
+        send_part(r, c, &part);
+}
+
+/* The log-probabilities of tokens that gave no text (yet). */
+static void send_logprobs(gs_req *r, gs_choice *c) {
+    gs_part part = {GS_PART_TEXT, 0, "", 0};
+    if (c->n_logprobs > 0)
+        send_part(r, c, &part);
+}
+
+/* What came before the stream could begin. */
+static void send_backlog(gs_req *r, gs_choice *c) {
+    send_buf(r, c, GS_PART_REASONING, 0, &c->reasoning);
+    send_buf(r, c, GS_PART_TEXT, 0, &c->text);
+    for (int32_t i = 0; i < c->n_calls; i++) {
+        gs_part end = {GS_PART_CALL_END, i, "", 0};
+        send_buf(r, c, GS_PART_CALL_BEGIN, i, &c->calls[i].name);
+        send_buf(r, c, GS_PART_CALL_ARGS, i, &c->calls[i].arguments);
+        if (c->calls[i].ended)
+            send_part(r, c, &end);
+    }
+    send_logprobs(r, c);
+}
+
 /* ---- Start
  * ------------------------------------------------------------------------------------------ */
 
@@ -200,11 +304,17 @@ static bool make_choices(gs_req *r) {
     if (!r->choices)
         return false;
     r->n_choices = n;
+    const gs_outparse_config parse = {
+        .format = r->p.chat ? r->api->cfg.model->format : NULL,
+        .tools = r->p.tools && r->p.tool_choice != GS_TOOLS_NONE,
+        .in_reasoning = r->in_reasoning,
+    };
     for (int32_t i = 0; i < n; i++) {
         gs_choice *c = &r->choices[i];
         c->req = r;
         c->index = i;
         gs_stop_init(&c->stop, &r->p.stop);
+        gs_outparse_init(&c->parse, &parse, choice_part, c);
         if (r->p.chat)
             gs_detok_init(&c->detok, t, false);
         else
@@ -386,18 +496,8 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect
 /* ---- Events
  * ------------------------------------------------------------------------------------------ */
 
-static void send_delta(gs_req *r, gs_choice *c) {
-    if (r->state != GS_REQ_RUNNING || !r->p.stream || !r->rq ||
-        (c->text.len == 0 && c->n_logprobs == 0))
-        return;
-    r->dialect->stream_delta(r, c);
-    r->last_write_ns = gs_now_ns();
-    gs_buf_clear(&c->text);
-    c->n_logprobs = 0;
-}
-
 static void show_finished(gs_req *r, gs_choice *c) {
-    if (r->state == GS_REQ_RUNNING && r->p.stream && r->rq)
+    if (streaming(r))
         r->dialect->stream_finish(r, c);
 }
 
@@ -405,7 +505,7 @@ static void choice_finished(gs_req *r, gs_choice *c, const char *reason) {
     if (c->finished)
         return;
     c->finished = true;
-    c->finish_reason = reason;
+    c->finish_reason = c->n_calls > 0 && strcmp(reason, "stop") == 0 ? "tool_calls" : reason;
     r->n_finished++;
     show_finished(r, c);
     if (r->n_finished == r->n_choices && r->state == GS_REQ_RUNNING)
@@ -428,7 +528,7 @@ static void decided(gs_req *r) {
     }
     /* The engine may have begun, and even ended, some choices before it decided on the last. */
     for (int32_t i = 0; i < r->n_choices; i++) {
-        send_delta(r, &r->choices[i]);
+        send_backlog(r, &r->choices[i]);
         if (r->choices[i].finished)
             show_finished(r, &r->choices[i]);
     }
@@ -471,11 +571,39 @@ static int keep_logprob(gs_choice *c, const gs_sample *s) {
     return 0;
 }
 
-/* r->piece through the stop strings into the choice's text. */
-static int show_piece(gs_req *r, gs_choice *c) {
+/* r->piece through the stop strings into r->shown, and that through the parser. */
+static int show_piece(gs_req *r, gs_choice *c, bool last) {
     if (r->piece.failed)
         return GS_ERR_NOMEM;
-    return gs_stop_feed(&c->stop, r->piece.data ? r->piece.data : "", r->piece.len, &c->text);
+    gs_buf_clear(&r->shown);
+    int rc = gs_stop_feed(&c->stop, r->piece.data ? r->piece.data : "", r->piece.len, &r->shown);
+    if (rc == 0 && last)
+        rc = gs_stop_finish(&c->stop, &r->shown);
+    if (rc == 0 && r->shown.len > 0)
+        rc = gs_outparse_feed(&c->parse, r->shown.data, r->shown.len);
+    if (rc == 0 && (last || c->stop.matched))
+        rc = gs_outparse_finish(&c->parse);
+    return rc;
+}
+
+/* A control token shows nothing, but it may be a mark; no stop string reaches across it. */
+static int show_control(gs_req *r, gs_choice *c, int32_t token) {
+    gs_buf_clear(&r->shown);
+    int rc = gs_stop_finish(&c->stop, &r->shown);
+    if (rc == 0 && r->shown.len > 0)
+        rc = gs_outparse_feed(&c->parse, r->shown.data, r->shown.len);
+    gs_str s = gs_tok_spelling(r->api->cfg.model->tokenizer, token);
+    return rc == 0 ? gs_outparse_control(&c->parse, s.data, s.len) : rc;
+}
+
+static int show_token(gs_req *r, gs_choice *c, int32_t token) {
+    gs_buf_clear(&r->piece);
+    int rc = gs_detok_push(&c->detok, token, &r->piece);
+    if (rc == 0)
+        rc = show_piece(r, c, false);
+    if (rc == 0 && gs_tok_is_control(r->api->cfg.model->tokenizer, token))
+        rc = show_control(r, c, token);
+    return rc;
 }
 
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
@@ -485,17 +613,14 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
         r->n_cached += ev->u.token.n_cached;
     if (ev->u.token.stop)
         return; /* an end-of-turn token is counted, not shown */
-    gs_buf_clear(&r->piece);
-    int rc = gs_detok_push(&c->detok, ev->u.token.sample.token, &r->piece);
+    int rc = r->p.sampler.n_logprobs >= 0 ? keep_logprob(c, &ev->u.token.sample) : 0;
     if (rc == 0)
-        rc = show_piece(r, c);
-    if (rc == 0 && r->p.sampler.n_logprobs >= 0)
-        rc = keep_logprob(c, &ev->u.token.sample);
+        rc = show_token(r, c, ev->u.token.sample.token);
     if (rc != 0) {
         oom(r);
         return;
     }
-    send_delta(r, c);
+    send_logprobs(r, c);
     if (c->stop.matched) {
         gs_engine_cancel(r->api->engine, c->seq);
         choice_finished(r, c, "stop");
@@ -521,14 +646,11 @@ static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     gs_buf_clear(&r->piece);
     int rc = gs_detok_flush(&c->detok, &r->piece);
     if (rc == 0)
-        rc = show_piece(r, c);
-    if (rc == 0)
-        rc = gs_stop_finish(&c->stop, &c->text);
+        rc = show_piece(r, c, true);
     if (rc != 0) {
         oom(r);
         return;
     }
-    send_delta(r, c);
     choice_finished(r, c, end->reason == GS_END_LENGTH ? "length" : "stop");
 }
 

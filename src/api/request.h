@@ -18,6 +18,7 @@
 #include <uv.h>
 
 #include "api/api.h"
+#include "api/outparse.h"
 #include "api/params.h"
 #include "api/stop.h"
 #include "base/jsonw.h"
@@ -30,27 +31,41 @@ typedef struct gs_logprob_entry {
     gs_token_prob top[GS_MAX_TOP_LOGPROBS];
 } gs_logprob_entry;
 
+typedef struct gs_tool_call {
+    char id[32];      /* dialect's call_id_prefix and 24 hex digits */
+    gs_buf name;      /* terminated */
+    gs_buf arguments; /* JSON text so far; a whole object once ended */
+    bool ended;
+} gs_tool_call;
+
 typedef struct gs_choice {
     gs_req *req;
     gs_seq *seq; /* NULL once it is back */
     int32_t index;
     gs_detok detok;
     gs_stop_matcher stop;
-    gs_buf text;                /* stream: text of the next delta; else the whole answer */
-    gs_logprob_entry *logprobs; /* of that text, [n_logprobs] */
+    gs_outparse parse;
+    /* The answer so far, of streams too. */
+    gs_buf text, reasoning;
+    gs_tool_call *calls;
+    int32_t n_calls, cap_calls;
+    gs_logprob_entry *logprobs; /* stream: since the last delta; else of all; [n_logprobs] */
     int32_t n_logprobs, cap_logprobs;
     int32_t logprob_offset; /* characters before the delta (completions' text_offset) */
     int32_t n_output;
     bool admitted, finished;
-    const char *finish_reason; /* static: "stop", "length", "cancelled", "error" */
+    const char *finish_reason; /* static: "stop", "length", "tool_calls" */
 } gs_choice;
 
 /* How a dialect words its answers; one static table each (openai.c). */
 typedef struct gs_dialect {
-    const char *id_prefix; /* "chatcmpl-" */
+    const char *id_prefix;      /* "chatcmpl-" */
+    const char *call_id_prefix; /* "call_", at most 7 characters */
     const char *stream_type, *whole_type;
     void (*stream_start)(gs_req *r);
-    void (*stream_delta)(gs_req *r, gs_choice *c);  /* c->text, c->logprobs */
+    /* One part, already added to c (c->calls[part->call]). The first one after a token carries
+     * c->logprobs; a part of no text may come for their sake. */
+    void (*stream_delta)(gs_req *r, gs_choice *c, const gs_part *part);
     void (*stream_finish)(gs_req *r, gs_choice *c); /* finish_reason */
     void (*stream_end)(gs_req *r);                  /* usage, terminator */
     void (*stream_error)(gs_req *r, const gs_api_error *e);
@@ -83,6 +98,7 @@ struct gs_req {
     gs_ids *prompts;   /* [n_prompts] */
     gs_buf *echo_text; /* [n_prompts], completions with echo */
     int32_t n_prompts;
+    bool in_reasoning; /* the prompt opened the reasoning part */
     uv_work_t work;
     bool in_work;
     gs_api_error error; /* of PREPARING, or the first rejection */
@@ -91,7 +107,7 @@ struct gs_req {
     int32_t n_choices, n_decided, n_finished, n_out; /* n_out: sequences with the engine */
     int32_t n_cached; /* of the first choice of each prompt, summed */
     bool headers_sent, in_event;
-    gs_buf out, piece; /* scratch for one event, one token's text */
+    gs_buf out, piece, shown; /* scratch for one event, one token's text, what of it is shown */
 };
 
 /* Takes rq and body. Answers by itself in every case. */

@@ -59,7 +59,10 @@ static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errl
     int rc = gs_tokenizer_create(g, &l->served.tokenizer, err, errlen);
     if (rc != 0)
         return rc;
-    return gs_chat_template_from_gguf(g, l->served.tokenizer, &l->served.chat, err, errlen);
+    rc = gs_chat_template_from_gguf(g, l->served.tokenizer, &l->served.chat, err, errlen);
+    if (rc == 0)
+        l->served.format = gs_out_format_detect(gs_chat_template_source(l->served.chat));
+    return rc;
 }
 
 /* ---- Fake

@@ -48,6 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check(&p);
     else if (e.code >= 0 || !e.message[0])
         abort();
+    gs_gen_params_deinit(&p);
     json_decref(root);
     return 0;
 }
