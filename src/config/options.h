@@ -95,6 +95,8 @@
     "Time that each decoding sequence adds to a step, in microseconds.")                           \
   X(fake, prefill_us, INT, NULL, "0", 0, 10000000, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,     \
     "Time that each prompt token adds to a step, in microseconds.")                                \
+  X(fake, layers, INT, NULL, "1", 1, 1024, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,             \
+    "Layers of the fake model: background steps can give way between them.")                       \
   X(fake, vocab, INT, NULL, "512", 288, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,       \
     "Tokens in the fake vocabulary.")                                                              \
   X(fake, first_token, INT, NULL, "97", 0, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,    \

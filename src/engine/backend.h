@@ -38,10 +38,14 @@ typedef struct gs_batch {
     gs_batch_item *items;
     const gs_kv_copy_op *copies; /* done first */
     int32_t n_copies;
-    /* Asked between layers where it is not NULL; true: give way (see gs_backend_ops.forward). */
+    /* Asked between layers where it is not NULL, on the engine thread; true: give way. Only for a
+     * backend that can resume. */
     bool (*should_yield)(void *arg);
     void *yield_arg;
 } gs_batch;
+
+/* forward or resume gave way between two layers: no item has a result yet. */
+#define GS_BACKEND_SUSPENDED 1
 
 typedef struct gs_backend_info {
     const char *name; /* "native", "fake"; static */
@@ -62,8 +66,14 @@ typedef struct gs_backend_ops {
     /*
      * One iteration. 0, or a GS_ERR_ code: then no item has a result and the KV pages of the
      * step's positions are undefined. Tokens and positions are already validated.
+     * GS_BACKEND_SUSPENDED, when batch->should_yield said so: what the step has computed is kept
+     * until resume goes on with it, or until another step is suspended in its place.
      */
     int (*forward)(gs_backend *b, gs_batch *batch);
+    /* Goes on with the suspended step. batch holds the same items in the same order, their
+     * pointers renewed, and no copies; other steps may have run in between. As forward. NULL: this
+     * backend never gives way. */
+    int (*resume)(gs_backend *b, gs_batch *batch);
     void (*destroy)(gs_backend *b);
 } gs_backend_ops;
 
@@ -78,6 +88,7 @@ typedef struct gs_fake_config {
     int64_t step_ns;               /* fixed latency of a step */
     int64_t decode_token_ns;       /* per decode row */
     int64_t prefill_token_ns;      /* per prompt token */
+    int32_t n_layers;              /* a step can give way between them; 0 counts as 1 */
     int32_t first_token, n_tokens; /* generated ids lie in [first, first + n) */
     int32_t eos_token;             /* -1: never generated */
     int32_t eos_after;             /* generated at this output index; 0: never */

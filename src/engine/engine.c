@@ -52,7 +52,7 @@ struct gs_engine {
         atomic_int running_by_class[GS_CLASS_COUNT], waiting_by_class[GS_CLASS_COUNT];
         atomic_uint kv_held, kv_cached;
         atomic_ullong steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
-        atomic_ullong lookup_tokens, hit_tokens;
+        atomic_ullong lookup_tokens, hit_tokens, suspensions;
         atomic_llong step_began_ns, longest_step_ns, busy_ns;
     } stats;
 };
@@ -247,6 +247,15 @@ static void wake_engine(gs_engine *e) {
 /* ---- A step
  * --------------------------------------------------------------------------------------- */
 
+/* Safepoint between two layers of a background step: newcomers are admitted here and now. */
+static bool should_yield(void *arg) {
+    gs_engine *e = arg;
+    if (!drain_inbox(e))
+        return false;
+    wake_owner(e);
+    return gs_sched_should_yield(e->sched, gs_now_ns());
+}
+
 static void build_batch(gs_engine *e, const gs_plan *plan, gs_batch *batch) {
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *p = &plan->items[i];
@@ -271,6 +280,8 @@ static void build_batch(gs_engine *e, const gs_plan *plan, gs_batch *batch) {
         .items = e->items,
         .copies = plan->copies,
         .n_copies = plan->n_copies,
+        .should_yield = plan->may_yield ? should_yield : NULL,
+        .yield_arg = e,
     };
 }
 
@@ -325,6 +336,7 @@ static void publish_stats(gs_engine *e) {
     atomic_store(&e->stats.prefill_tokens, s.prefill_tokens);
     atomic_store(&e->stats.decode_tokens, s.decode_tokens);
     atomic_store(&e->stats.recomputed_tokens, s.recomputed_tokens);
+    atomic_store(&e->stats.suspensions, s.suspensions);
     atomic_store(&e->stats.lookup_tokens, k.lookups_tokens);
     atomic_store(&e->stats.hit_tokens, k.hits_tokens);
 }
@@ -337,18 +349,29 @@ static void check_invariants(const gs_engine *e) {
     GS_ASSERT(!"scheduler invariant broken");
 }
 
-static void run_step(gs_engine *e, const gs_plan *plan) {
-    gs_batch batch;
-    build_batch(e, plan, &batch);
+static int forward(gs_engine *e, const gs_plan *plan, gs_batch *batch, int64_t *elapsed_ns) {
+    const gs_backend_ops *ops = e->backend->ops;
     int64_t began_ns = gs_now_ns();
     atomic_store(&e->stats.step_began_ns, began_ns);
-    int rc = e->backend->ops->forward(e->backend, &batch);
-    int64_t ended_ns = gs_now_ns();
+    int rc = plan->resume ? ops->resume(e->backend, batch) : ops->forward(e->backend, batch);
+    *elapsed_ns = gs_now_ns() - began_ns;
     atomic_store(&e->stats.step_began_ns, 0);
-    atomic_fetch_add(&e->stats.busy_ns, ended_ns - began_ns);
-    if (ended_ns - began_ns > atomic_load(&e->stats.longest_step_ns))
-        atomic_store(&e->stats.longest_step_ns, ended_ns - began_ns);
-    gs_step_result result = {.err = rc, .elapsed_ns = ended_ns - began_ns, .items = e->results};
+    atomic_fetch_add(&e->stats.busy_ns, *elapsed_ns);
+    if (*elapsed_ns > atomic_load(&e->stats.longest_step_ns))
+        atomic_store(&e->stats.longest_step_ns, *elapsed_ns);
+    return rc;
+}
+
+static void run_step(gs_engine *e, const gs_plan *plan) {
+    gs_batch batch;
+    gs_step_result result = {.items = e->results};
+    build_batch(e, plan, &batch);
+    int rc = forward(e, plan, &batch, &result.elapsed_ns);
+    if (rc == GS_BACKEND_SUSPENDED) {
+        gs_sched_suspend(e->sched, plan, result.elapsed_ns, gs_now_ns());
+        return;
+    }
+    result.err = rc;
     if (rc == 0)
         collect_results(e, plan);
     else
@@ -357,7 +380,7 @@ static void run_step(gs_engine *e, const gs_plan *plan) {
      * until the commit, which appends the tokens to each sequence. */
     if (rc == 0)
         post_tokens(e, plan);
-    gs_sched_commit(e->sched, plan, &result, ended_ns);
+    gs_sched_commit(e->sched, plan, &result, gs_now_ns());
 }
 
 /* The whole engine: drain, plan, forward, commit. */
@@ -395,6 +418,9 @@ static int open_parts(gs_engine *e) {
     rc = gs_kv_create(&kc, &e->kv);
     if (rc != 0)
         return gs_fail(e->error, sizeof(e->error), rc, "KV ledger: %s", gs_err_text(rc));
+    gs_slo_config slo;
+    gs_slo_defaults(&slo);
+    slo.safepoints = e->backend->ops->resume != NULL;
     gs_sched_config sc = {.max_seqs = bi->max_seqs,
                           .max_waiting = e->cfg.max_waiting,
                           .max_batch_tokens = bi->max_batch_tokens,
@@ -403,6 +429,7 @@ static int open_parts(gs_engine *e) {
                           .max_persons = e->cfg.max_persons,
                           .policy = e->cfg.policy,
                           .cost = e->cfg.cost,
+                          .slo = &slo,
                           .seed = e->cfg.seed};
     rc = gs_sched_create(&sc, e->kv, &e->sched);
     if (rc != 0)
@@ -541,6 +568,7 @@ void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out) {
         .step_began_ns = atomic_load(&e->stats.step_began_ns),
         .longest_step_ns = atomic_load(&e->stats.longest_step_ns),
         .busy_ns = atomic_load(&e->stats.busy_ns),
+        .suspensions = atomic_load(&e->stats.suspensions),
     };
     if (atomic_load(&e->state) == GS_ENGINE_READY)
         out->kv_blocks_total = e->info.n_kv_blocks;

@@ -107,7 +107,8 @@ typedef struct gs_engine_stats {
     uint64_t prefix_lookup_tokens, prefix_hit_tokens;
     int64_t step_began_ns; /* of the step now running; 0: none. Old means the backend hangs */
     int64_t longest_step_ns;
-    int64_t busy_ns; /* time spent in forward so far */
+    int64_t busy_ns;      /* time spent in forward so far */
+    uint64_t suspensions; /* steps that gave way between two layers */
     int32_t n_running_by_class[GS_CLASS_COUNT], n_waiting_by_class[GS_CLASS_COUNT];
 } gs_engine_stats;
 

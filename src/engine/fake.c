@@ -21,6 +21,11 @@ typedef struct fake {
     gs_fake_config cfg;
     int32_t *pages; /* [n_kv_blocks][block_tokens] */
     uint64_t step;
+    struct { /* the suspended step; next_layer 0: none */
+        int32_t next_layer;
+        int64_t layer_ns;
+        uint64_t step, items; /* hash of who is in it */
+    } parked;
     pthread_mutex_t lock; /* only for the programmed hang */
     pthread_cond_t released_cond;
     bool released;
@@ -97,6 +102,55 @@ static void hang(fake *f) {
     pthread_mutex_unlock(&f->lock);
 }
 
+/* Who is in a batch and where: a resumed step has to be the one that was suspended. */
+static uint64_t hash_items(const gs_batch *batch) {
+    uint64_t h = (uint64_t)batch->n_items;
+    for (int32_t i = 0; i < batch->n_items; i++) {
+        const gs_batch_item *it = &batch->items[i];
+        const int64_t parts[] = {it->slot,      it->pos,       it->n_tokens,
+                                 it->tokens[0], it->blocks[0], it->sample != NULL};
+        for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++)
+            h = (h ^ (uint64_t)parts[p]) * 1099511628211ULL;
+    }
+    return h;
+}
+
+/* Every layer writes its share of the step's positions: what was suspended is really half done. */
+static void write_cells(fake *f, const gs_batch *batch, int32_t layer, int32_t n_layers) {
+    for (int32_t i = 0; i < batch->n_items; i++) {
+        const gs_batch_item *it = &batch->items[i];
+        for (int32_t t = layer; t < it->n_tokens; t += n_layers)
+            *cell(f, it->blocks, it->pos + t) = it->tokens[t];
+    }
+}
+
+static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, int64_t layer_ns) {
+    int32_t n_layers = f->cfg.n_layers > 0 ? f->cfg.n_layers : 1;
+    for (; layer < n_layers; layer++) {
+        write_cells(f, batch, layer, n_layers);
+        wait_ns(layer_ns);
+        if (layer + 1 < n_layers && batch->should_yield && batch->should_yield(batch->yield_arg)) {
+            f->parked.next_layer = layer + 1;
+            f->parked.layer_ns = layer_ns;
+            f->parked.step = step;
+            f->parked.items = hash_items(batch);
+            return GS_BACKEND_SUSPENDED;
+        }
+    }
+    if (step == f->cfg.hang_step)
+        hang(f);
+    if (step == f->cfg.fail_step || step == f->cfg.hang_step)
+        return GS_ERR_BACKEND;
+    for (int32_t i = 0; i < batch->n_items; i++) {
+        const gs_batch_item *it = &batch->items[i];
+        if (it->sample)
+            fake_sample(f, it);
+    }
+    if (step == f->cfg.fail_item_step && batch->n_items > 0 && batch->items[0].sample)
+        batch->items[0].sample->err = GS_ERR_BACKEND;
+    return 0;
+}
+
 static int fake_forward(gs_backend *b, gs_batch *batch) {
     fake *f = (fake *)(void *)b;
     f->step++;
@@ -112,22 +166,16 @@ static int fake_forward(gs_backend *b, gs_batch *batch) {
         const gs_batch_item *it = &batch->items[i];
         cost_ns +=
             it->n_tokens > 1 ? it->n_tokens * f->cfg.prefill_token_ns : f->cfg.decode_token_ns;
-        for (int32_t t = 0; t < it->n_tokens; t++)
-            *cell(f, it->blocks, it->pos + t) = it->tokens[t];
     }
-    wait_ns(cost_ns);
-    if (f->step == f->cfg.hang_step)
-        hang(f);
-    if (f->step == f->cfg.fail_step || f->step == f->cfg.hang_step)
-        return GS_ERR_BACKEND;
-    for (int32_t i = 0; i < batch->n_items; i++) {
-        const gs_batch_item *it = &batch->items[i];
-        if (it->sample)
-            fake_sample(f, it);
-    }
-    if (f->step == f->cfg.fail_item_step && batch->n_items > 0 && batch->items[0].sample)
-        batch->items[0].sample->err = GS_ERR_BACKEND;
-    return 0;
+    return run_layers(f, batch, f->step, 0, cost_ns / (f->cfg.n_layers > 0 ? f->cfg.n_layers : 1));
+}
+
+static int fake_resume(gs_backend *b, gs_batch *batch) {
+    fake *f = (fake *)(void *)b;
+    int32_t layer = f->parked.next_layer;
+    f->parked.next_layer = 0;
+    GS_ASSERT(layer > 0 && batch->n_copies == 0 && f->parked.items == hash_items(batch));
+    return run_layers(f, batch, f->parked.step, layer, f->parked.layer_ns);
 }
 
 static void fake_destroy(gs_backend *b) {
@@ -142,6 +190,7 @@ static const gs_backend_ops fake_ops = {
     .name = "fake",
     .info = fake_info,
     .forward = fake_forward,
+    .resume = fake_resume,
     .destroy = fake_destroy,
 };
 

@@ -82,6 +82,58 @@ static void plan_item(gs_native *b, int32_t i) {
     b->n_rows += it->n_tokens;
 }
 
+static void swap_areas(gs_native *b) {
+    const native_area now = {
+        .x = b->x,
+        .tmp = b->tmp,
+        .cos_tab = b->cos_tab,
+        .sin_tab = b->sin_tab,
+        .rows = b->rows,
+        .spans = b->spans,
+        .outs = b->outs,
+        .split = b->split,
+        .n_rows = b->n_rows,
+        .n_spans = b->n_spans,
+        .n_outs = b->n_outs,
+    };
+    b->x = b->parked.x;
+    b->tmp = b->parked.tmp;
+    b->cos_tab = b->parked.cos_tab;
+    b->sin_tab = b->parked.sin_tab;
+    b->rows = b->parked.rows;
+    b->spans = b->parked.spans;
+    b->outs = b->parked.outs;
+    b->split = b->parked.split;
+    b->n_rows = b->parked.n_rows;
+    b->n_spans = b->parked.n_spans;
+    b->n_outs = b->parked.n_outs;
+    b->parked = now;
+}
+
+/* From first_layer on. A step that gives way leaves its area and the next one takes the other. */
+static int run_layers(gs_native *b, gs_batch *batch, int32_t first_layer) {
+    b->batch = batch;
+    b->first_layer = first_layer;
+    b->next_layer = 0;
+    b->give_way = false;
+    gs_pool_run(b->cfg.pool, gs_native_step, b);
+    b->batch = NULL;
+    if (b->next_layer == 0)
+        return GS_OK;
+    swap_areas(b);
+    b->parked.next_layer = b->next_layer;
+    return GS_BACKEND_SUSPENDED;
+}
+
+static int native_resume(gs_backend *base, gs_batch *batch) {
+    gs_native *b = (gs_native *)base;
+    const int32_t first_layer = b->parked.next_layer;
+    swap_areas(b);
+    b->parked.next_layer = 0;
+    GS_ASSERT(first_layer > 0 && batch->n_copies == 0 && b->n_rows == batch->n_tokens);
+    return run_layers(b, batch, first_layer);
+}
+
 static int native_forward(gs_backend *base, gs_batch *batch) {
     gs_native *b = (gs_native *)base;
     for (int32_t i = 0; i < batch->n_copies; i++)
@@ -94,9 +146,7 @@ static int native_forward(gs_backend *base, gs_batch *batch) {
         return GS_OK;
     for (int k = 0; k < b->n_windows; k++)
         plan_split(b, k);
-    gs_pool_run(b->cfg.pool, gs_native_step, b);
-    b->batch = NULL;
-    return GS_OK;
+    return run_layers(b, batch, 0);
 }
 
 /* ---- Creation ----------------------------------------------------------------------------------
@@ -125,7 +175,8 @@ static void native_destroy(gs_backend *base) {
     gs_free(b);
 }
 
-static const gs_backend_ops native_ops = {"native", native_info, native_forward, native_destroy};
+static const gs_backend_ops native_ops = {"native", native_info, native_forward, native_resume,
+                                          native_destroy};
 
 /* Layers with the same rotary parameters, and with the same window, get the same kind. */
 static int find_kinds(gs_native *b, char *err, size_t errlen) {
@@ -192,8 +243,17 @@ static void carve_all(gs_native *b, carver *c) {
     size_t nkv = (size_t)hp->n_kv_heads * (size_t)hp->head_dim;
     size_t ne = (size_t)hp->n_embd, nff = (size_t)hp->n_ff, nv = (size_t)hp->n_vocab;
     size_t threads = (size_t)b->n_threads;
-    b->x = carve(c, t, ne * f);
-    b->tmp = carve(c, t, ne * f);
+    for (int i = 0; i < 2; i++) { /* the area that steps begin in, and the one beside it */
+        b->x = carve(c, t, ne * f);
+        b->tmp = carve(c, t, ne * f);
+        b->cos_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
+        b->sin_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
+        b->rows = carve(c, t, sizeof *b->rows);
+        b->spans = carve(c, t, sizeof *b->spans);
+        b->outs = carve(c, t, sizeof *b->outs);
+        b->split = carve(c, (size_t)b->n_windows * (threads + 1), sizeof *b->split);
+        swap_areas(b);
+    }
     b->q = carve(c, t, nq * f);
     b->attn = carve(c, t, nq * f);
     b->k = carve(c, t, nkv * f);
@@ -201,17 +261,11 @@ static void carve_all(gs_native *b, carver *c) {
     b->gate = carve(c, t, nff * f);
     b->up = carve(c, t, nff * f);
     b->logits = carve(c, (size_t)b->logit_rows, nv * f);
-    b->cos_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
-    b->sin_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
     b->act_embd = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
     b->act_attn = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_heads * hp->head_dim));
     b->act_ff = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_ff));
     b->act_out = carve(c, 1, gs_act_bytes(b->logit_rows, hp->n_embd));
-    b->rows = carve(c, t, sizeof *b->rows);
-    b->spans = carve(c, t, sizeof *b->spans);
-    b->outs = carve(c, t, sizeof *b->outs);
     b->freq = carve(c, (size_t)b->n_ropes * n_rot, sizeof *b->freq);
-    b->split = carve(c, (size_t)b->n_windows * (threads + 1), sizeof *b->split);
     b->scratch = carve(c, threads, sizeof *b->scratch);
     for (size_t i = 0; i < threads; i++) {
         void *attn = carve(c, 1, gs_attn_scratch_bytes(&b->kv, hp->n_heads / hp->n_kv_heads));

@@ -33,6 +33,21 @@ typedef struct native_out {
     bool sample;
 } native_out;
 
+/*
+ * What a step that gives way between two layers needs to go on; all else is written anew by each
+ * layer. The backend has two: other steps run in one while the other waits (native.c swaps them
+ * with the fields of gs_native).
+ */
+typedef struct native_area {
+    float *x, *tmp, *cos_tab, *sin_tab;
+    native_row *rows;
+    native_span *spans;
+    native_out *outs;
+    int64_t *split;
+    int32_t n_rows, n_spans, n_outs;
+    int32_t next_layer; /* > 0: suspended before this layer */
+} native_area;
+
 typedef struct native_scratch {
     void *attn;
     void *sampler;
@@ -78,6 +93,10 @@ typedef struct gs_native {
     /* The step in progress. */
     gs_batch *batch;
     int32_t n_rows, n_spans, n_outs;
+    int32_t first_layer; /* > 0: resumed */
+    int32_t next_layer;  /* after the step: where it gave way; 0: it is done */
+    bool give_way;       /* thread 0 decides before a layer's last barrier, all read it after */
+    native_area parked;
 } gs_native;
 
 /* Runs the planned step: all threads, thread 0 is the caller. */

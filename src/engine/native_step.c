@@ -217,6 +217,15 @@ static void quant_rows(const lane *t, const gs_act *act, const float *x, int fla
         gs_act_quant(&a, x, a.k, t->r0, t->r1, flags);
 }
 
+/* Safepoint: the engine thread asks while the others finish the layer, and its answer reaches them
+ * through the layer's last barrier. It is not asked again before they have read it: the next layer
+ * has barriers in between. */
+static void decide(const lane *t) {
+    const gs_batch *batch = t->b->batch;
+    if (t->tid == 0 && batch->should_yield)
+        t->b->give_way = batch->should_yield(batch->yield_arg);
+}
+
 static void layer_pass(const lane *t, int32_t layer) {
     const gs_layer *ly = &t->m->layers[layer];
     if (layer > 0)
@@ -242,6 +251,7 @@ static void layer_pass(const lane *t, int32_t layer) {
     quant_rows(t, &t->ff, t->b->gate, gs_act_need(ly->w_down.type));
     sync_all(t);
     residual_gemm(t, &ly->w_down, &t->ff, ly->post_ffn_norm != NULL);
+    decide(t);
     sync_all(t);
 }
 
@@ -291,9 +301,16 @@ void gs_native_step(void *arg, int tid, int n_threads) {
               .attn = {b->n_rows, hp->n_heads * hp->head_dim, b->act_attn},
               .ff = {b->n_rows, hp->n_ff, b->act_ff}};
     gs_share(b->n_rows, tid, n_threads, &t.r0, &t.r1);
-    embed_rows(&t);
-    for (int32_t layer = 0; layer < hp->n_layers; layer++)
+    if (b->first_layer == 0)
+        embed_rows(&t);
+    for (int32_t layer = b->first_layer; layer < hp->n_layers; layer++) {
         layer_pass(&t, layer);
+        if (b->give_way && layer + 1 < hp->n_layers) {
+            if (tid == 0)
+                b->next_layer = layer + 1;
+            return;
+        }
+    }
     const float *last = b->m->layers[hp->n_layers - 1].post_ffn_norm;
     if (last) {
         post_norm_rows(&t, last);

@@ -338,7 +338,6 @@ static int create_sched(gs_sim *m) {
                                  (d->max_context + d->block_tokens - 1) / d->block_tokens};
     gs_slo_config slo;
     gs_slo_defaults(&slo);
-    slo.safepoints = true;
     gs_cost cost = d->cost;
     cost.calibrated = m->cfg.model_error <= 0.0;
     for (int i = 0; i < GS_COST_KNOTS && m->cfg.model_error > 0.0; i++)

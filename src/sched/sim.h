@@ -46,7 +46,7 @@ typedef struct gs_sim_config {
     gs_sim_device device;
     const gs_policy_ops *policy;    /* NULL: the default */
     const gs_class_config *classes; /* NULL: the defaults */
-    const gs_slo_config *slo;       /* NULL: the defaults, with safepoints */
+    const gs_slo_config *slo;       /* NULL: the defaults */
     uint32_t n_persons;
     const double *weights; /* [n_persons]; NULL: all 1 */
     int32_t max_waiting;

@@ -171,7 +171,6 @@ static int run_once(const scene *c, const row *w, uint64_t seed, uint32_t rules_
                     char *err, size_t errlen) {
     gs_slo_config slo;
     gs_slo_defaults(&slo);
-    slo.safepoints = true;
     slo.rules_off = rules_off;
     const gs_sim_config cfg = {.device = c->device,
                                .policy = &gs_policy_slo,

@@ -588,6 +588,91 @@ static void a_new_sequence_joins_the_next_step_and_leaves_at_once(void **state) 
     rig_stop(r);
 }
 
+/* ---- Safepoints ------------------------------------------------------------------------------ */
+
+static void submit_as(rig *r, int i, gs_class cls, int32_t n, int32_t max_output) {
+    gs_seq *q = make(&r->t[i], i, n, 0, max_output);
+    q->desc.cls = cls;
+    q->desc.class_fixed = true;
+    gs_engine_submit(r->e, q);
+}
+
+/* Whatever comes between its layers, background's text is that of an undisturbed run, and who
+ * speaks gets an answer before the step that was running is through. */
+static void a_background_step_gives_way_between_layers(void **state) {
+    (void)state;
+    rig *calm = rig_new(), *r = rig_new();
+    r->fc.step_ns = 20 * GS_NS_PER_MS;
+    r->fc.n_layers = 10;
+    rig_start(calm);
+    rig_start(r);
+    enum { BACKGROUND = 6, ALL = 18 };
+    for (int i = 0; i < BACKGROUND; i++) {
+        submit_as(r, i, GS_CLASS_BACKGROUND, 70 + 30 * i, 60);
+        submit_as(calm, i, GS_CLASS_BACKGROUND, 70 + 30 * i, 60);
+    }
+    gs_engine_stats s = {0};
+    int n_at_once = 0, n_suspended = 0;
+    for (int i = BACKGROUND; i < ALL; i++) {
+        do /* in the middle of a step */
+            gs_engine_get_stats(r->e, &s);
+        while (s.step_began_ns == 0 || gs_now_ns() - s.step_began_ns < 3 * GS_NS_PER_MS);
+        submit_as(r, i, i % 2 ? GS_CLASS_VOICE : GS_CLASS_CHAT, 20, 2);
+        int n_between = 0;
+        while (!done(&r->t[i])) {
+            gs_event ev = next(r);
+            n_between += ev.kind == GS_EVENT_TOKEN && ev.seq != r->t[i].q &&
+                         r->t[i].n_admitted == 1 && r->t[i].n_out == 0;
+        }
+        assert_true(n_between <= BACKGROUND); /* it came too late for the last safepoint */
+        n_at_once += n_between == 0;
+        submit_as(calm, i, GS_CLASS_CHAT, 20, 2);
+    }
+    finish(r, ALL);
+    finish(calm, ALL);
+    gs_engine_get_stats(r->e, &s);
+    for (int i = 0; i < ALL; i++) {
+        same_text(&r->t[i], &calm->t[i]);
+        n_suspended += r->t[i].end.explain.n_suspended;
+    }
+    assert_true(n_at_once > 0);
+    assert_true(s.suspensions > 0 && n_suspended > 0);
+    no_blocks_are_held(r);
+    rig_stop(calm);
+    rig_stop(r);
+}
+
+/* Clients that leave while their step is suspended get their end, and their blocks are free. */
+static void a_suspended_step_survives_its_clients(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.step_ns = 20 * GS_NS_PER_MS;
+    r->fc.n_layers = 10;
+    rig_start(r);
+    for (int round = 0; round < 8; round++) {
+        gs_engine_stats s;
+        submit_as(r, 0, GS_CLASS_BACKGROUND, 300, 40);
+        submit_as(r, 1, GS_CLASS_BACKGROUND, 200, 40);
+        while (r->t[0].n_out == 0 || r->t[1].n_out == 0)
+            next(r);
+        do
+            gs_engine_get_stats(r->e, &s);
+        while (s.step_began_ns == 0 || gs_now_ns() - s.step_began_ns < 3 * GS_NS_PER_MS);
+        submit_as(r, 2, GS_CLASS_VOICE, 20, 4);
+        while (r->t[2].n_out < 1 + round % 3)
+            next(r);
+        gs_engine_cancel(r->e, r->t[0].q);
+        if (round % 2)
+            gs_engine_cancel(r->e, r->t[1].q);
+        finish(r, 3);
+        assert_int_equal(r->t[0].end.reason, GS_END_CANCELLED);
+        assert_int_equal(r->t[1].end.reason, round % 2 ? GS_END_CANCELLED : GS_END_LENGTH);
+        assert_int_equal(r->t[2].n_out, 4);
+        no_blocks_are_held(r);
+    }
+    rig_stop(r);
+}
+
 static void sixty_four_mixed_lengths_give_the_text_of_each_alone(void **state) {
     (void)state;
     rig *alone = rig_new(), *r = rig_new();
@@ -661,6 +746,8 @@ int main(void) {
         cmocka_unit_test(a_prefix_hit_gives_the_text_of_a_cold_run),
         cmocka_unit_test(scopes_do_not_share_a_prefix),
         cmocka_unit_test(a_new_sequence_joins_the_next_step_and_leaves_at_once),
+        cmocka_unit_test(a_background_step_gives_way_between_layers),
+        cmocka_unit_test(a_suspended_step_survives_its_clients),
         cmocka_unit_test(sixty_four_mixed_lengths_give_the_text_of_each_alone),
         cmocka_unit_test(the_fake_lists_as_many_probabilities_as_asked),
     };

@@ -326,6 +326,87 @@ static void test_threads(void **state) {
     close_model(other);
 }
 
+/* ---- Giving way --------------------------------------------------------------------------------
+ */
+
+typedef struct asker {
+    int n_asked, yield_at; /* gives way when asked for this time, from 1 */
+} asker;
+
+static bool ask(void *arg) {
+    asker *a = arg;
+    return ++a->n_asked == a->yield_at;
+}
+
+static int forward_until(const fixture *fx, bool resume, gs_batch_item *items, int n_items,
+                         asker *a) {
+    gs_batch b = {.n_items = n_items, .items = items, .should_yield = ask, .yield_arg = a};
+    for (int i = 0; i < n_items; i++)
+        b.n_tokens += items[i].n_tokens;
+    return resume ? fx->backend->ops->resume(fx->backend, &b)
+                  : fx->backend->ops->forward(fx->backend, &b);
+}
+
+/*
+ * A step of two sequences gives way at every layer in turn, and a second time before its end;
+ * others run a long and a short step meanwhile. The logits and the sampled token are those of an
+ * undisturbed step to the bit, and so are those of the others.
+ */
+static void test_suspended_step(void **state) {
+    const fixture *fx = *state;
+    if (!fx)
+        skip();
+    enum { N = 70, M = 33 };
+    int32_t tokens[3][MAX_TOKENS];
+    int n_prompt;
+    const int n_layers = fx->model->hp.n_layers;
+    size_t nv = (size_t)fx->model->hp.n_vocab;
+    for (size_t i = 0; i < 3; i++)
+        assert_true(case_tokens(fx, i + 7, tokens[i], &n_prompt) >= N);
+    gs_sampler greedy;
+    gs_sampler_default(&greedy);
+    greedy.temperature = 0;
+    gs_sample want_sample = {0};
+    float *want = gs_calloc(M * nv, sizeof *want), *got = gs_calloc(M * nv, sizeof *got);
+    assert_non_null(want);
+    assert_non_null(got);
+    float *want_other = run_alone(fx, 2, tokens[2], N, N - 1);
+    for (int yield_at = 0; yield_at < n_layers; yield_at++) {
+        float *logits = yield_at == 0 ? want : got;
+        gs_sample sample = {0};
+        gs_batch_item items[2] = {item_at(fx, 0, tokens[0], 0, M, logits, M),
+                                  item_at(fx, 1, tokens[1], 0, N, NULL, 0)};
+        items[1].sampler = &greedy;
+        items[1].sample = &sample;
+        items[1].history = tokens[1];
+        items[1].n_history = items[1].n_prompt = N;
+        if (yield_at == 0) {
+            forward(fx, items, 2);
+            want_sample = sample;
+            continue;
+        }
+        asker a = {.yield_at = yield_at};
+        assert_int_equal(forward_until(fx, false, items, 2, &a), GS_BACKEND_SUSPENDED);
+        assert_int_equal(a.n_asked, yield_at);
+        float *other = run_alone(fx, 2, tokens[2], N, N - 1);
+        assert_memory_equal(other, want_other, N * nv * sizeof *other);
+        gs_free(other);
+        a = (asker){.yield_at = 1};
+        if (yield_at + 1 < n_layers)
+            assert_int_equal(forward_until(fx, true, items, 2, &a), GS_BACKEND_SUSPENDED);
+        other = run_alone(fx, 2, tokens[2], 9, 9);
+        gs_free(other);
+        a = (asker){0};
+        assert_int_equal(forward_until(fx, true, items, 2, &a), GS_OK);
+        assert_memory_equal(got, want, M * nv * sizeof *got);
+        assert_int_equal(sample.token, want_sample.token);
+        memset(got, 0, M * nv * sizeof *got);
+    }
+    gs_free(want_other);
+    gs_free(want);
+    gs_free(got);
+}
+
 /* Copying a partly filled block forks a sequence; the fork goes on by itself. */
 static void test_copy(void **state) {
     fixture *fx = *state;
@@ -464,10 +545,15 @@ static void test_create_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_smollm_reference), cmocka_unit_test(test_gemma_reference),
-        cmocka_unit_test(test_chunks),           cmocka_unit_test(test_mixed_batch),
-        cmocka_unit_test(test_threads),          cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_sampling_rows),    cmocka_unit_test(test_perplexity),
+        cmocka_unit_test(test_smollm_reference),
+        cmocka_unit_test(test_gemma_reference),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_mixed_batch),
+        cmocka_unit_test(test_suspended_step),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_sampling_rows),
+        cmocka_unit_test(test_perplexity),
         cmocka_unit_test(test_create_limits),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

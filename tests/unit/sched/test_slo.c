@@ -52,7 +52,6 @@ static fixture *make(void) {
     f.cost = gs_sim_device_find("xeon2-135m")->cost;
     f.cost.calibrated = true;
     gs_slo_defaults(&f.slo);
-    f.slo.safepoints = true;
     gs_class_defaults(f.classes);
     return &f;
 }
