@@ -18,6 +18,8 @@ typedef struct gs_persons {
 typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_buf *out,
                               gs_api_error *e);
 typedef struct gs_api_job gs_api_job; /* routes.c */
+/* A generating request: refuses it when too many are being answered. Takes rq and body. */
+void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, bool chat);
 
 struct gs_api {
     gs_api_config cfg;
@@ -45,6 +47,8 @@ void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uin
 bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq);
 
 /* routes.c */
+/* A generating request: refuses it when too many are being answered. Takes rq and body. */
+void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, bool chat);
 void gs_api_on_request(void *user, gs_http_request *rq);
 /* The client of a job is gone. False: rq is not a job's. */
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq);

@@ -56,10 +56,18 @@ static void key_str(gs_jsonw *w, const char *key, const char *value) {
         gs_jsonw_null(w);
 }
 
+/* The dialects without a member for it name the field in the sentence. */
+static void key_message(gs_jsonw *w, const char *key, const gs_api_error *e) {
+    char text[sizeof(e->message) + sizeof(e->param) + 4];
+    bool named = !e->param[0] || strcmp(e->param, "body") == 0 || strstr(e->message, e->param);
+    snprintf(text, sizeof(text), "%s%s%s", named ? "" : e->param, named ? "" : ": ", e->message);
+    key_str(w, key, text);
+}
+
 void gs_api_error_members(gs_jsonw *w, gs_error_shape shape, const gs_api_error *e) {
     int status = status_of(e);
     if (shape == GS_ERRORS_OLLAMA) {
-        key_str(w, "error", e->message);
+        key_message(w, "error", e);
         return;
     }
     if (shape == GS_ERRORS_ANTHROPIC)
@@ -68,7 +76,7 @@ void gs_api_error_members(gs_jsonw *w, gs_error_shape shape, const gs_api_error 
     gs_jsonw_obj(w);
     if (shape == GS_ERRORS_ANTHROPIC) {
         key_str(w, "type", anthropic_type(status));
-        key_str(w, "message", e->message);
+        key_message(w, "message", e);
     } else {
         key_str(w, "message", e->message);
         key_str(w, "type", openai_type(status));

@@ -78,71 +78,172 @@ json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e) {
     return root;
 }
 
-/* ---- The field table
- * ------------------------------------------------------------------------------ */
-
-typedef enum field_type { F_FLOAT, F_INT, F_BOOL } field_type;
-
-enum { F_CHAT = 1, F_TEXT = 2, F_BOTH = 3 };
-
-typedef struct field {
-    const char *name;
-    field_type type;
-    int where; /* F_CHAT, F_TEXT */
-    size_t offset;
-    double min, max;
-} field;
+/* ---- Fields ------------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(gs_gen_params, member)
+#define STRINGS    "{'type':'array','items':{'type':'string','maxLength':256},'maxItems':16}"
+#define TOKEN_IDS  "{'type':'array','minItems':1,'items':{'type':'integer','minimum':0}}"
 
 // clang-format off
-static const field fields[] = {
-    {"temperature",           F_FLOAT, F_BOTH, AT(sampler.temperature),       0, 100},
-    {"top_p",                 F_FLOAT, F_BOTH, AT(sampler.top_p),             0, 1},
-    {"top_k",                 F_INT,   F_BOTH, AT(sampler.top_k),            -1, INT32_MAX},
-    {"min_p",                 F_FLOAT, F_BOTH, AT(sampler.min_p),             0, 1},
-    {"typical_p",             F_FLOAT, F_BOTH, AT(sampler.typical_p),         0, 1},
-    {"repeat_penalty",        F_FLOAT, F_BOTH, AT(sampler.repeat_penalty),    0.01, 100},
-    {"repetition_penalty",    F_FLOAT, F_BOTH, AT(sampler.repeat_penalty),    0.01, 100},
-    {"repeat_last_n",         F_INT,   F_BOTH, AT(sampler.repeat_last_n),    -1, INT32_MAX},
-    {"presence_penalty",      F_FLOAT, F_BOTH, AT(sampler.presence_penalty), -2, 2},
-    {"frequency_penalty",     F_FLOAT, F_BOTH, AT(sampler.frequency_penalty), -2, 2},
-    {"dry_multiplier",        F_FLOAT, F_BOTH, AT(sampler.dry_multiplier),    0, 100},
-    {"dry_base",              F_FLOAT, F_BOTH, AT(sampler.dry_base),          1, 10},
-    {"dry_allowed_length",    F_INT,   F_BOTH, AT(sampler.dry_allowed_length), 1, 1000},
-    {"ignore_eos",            F_BOOL,  F_BOTH, AT(sampler.ignore_eos),        0, 0},
-    {"max_tokens",            F_INT,   F_BOTH, AT(max_tokens),                1, INT32_MAX},
-    {"max_completion_tokens", F_INT,   F_CHAT, AT(max_tokens),                1, INT32_MAX},
-    {"n",                     F_INT,   F_BOTH, AT(n),                         1, GS_MAX_CHOICES},
-    {"stream",                F_BOOL,  F_BOTH, AT(stream),                    0, 0},
-    {"echo",                  F_BOOL,  F_TEXT, AT(echo),                      0, 0},
-    {"logprobs",              F_INT,   F_TEXT, AT(sampler.n_logprobs),        0, GS_MAX_TOP_LOGPROBS},
-};
+const gs_field gs_gen_fields[] = {
+    GS_ROW_JSON("model", GS_IN_BOTH,
+        "{'type':'string'}",
+        "A name that /v1/models lists, with or without ':latest'. Absent: the model there is."),
+    GS_ROW_NEEDED("messages", GS_IN_CHAT,
+        "{'type':'array','minItems':1,'items':{'$ref':'#/components/schemas/Message'}}",
+        "The conversation so far."),
+    GS_ROW_NEEDED("prompt", GS_IN_TEXT,
+        "{'anyOf':[{'type':'string','minLength':1},"
+        "{'type':'array','minItems':1,'maxItems':64,'items':{'type':'string','minLength':1}},"
+        TOKEN_IDS ",{'type':'array','minItems':1,'maxItems':64,'items':" TOKEN_IDS "}]}",
+        "A text, token ids, or up to 64 of either."),
+    GS_ROW("temperature", FLOAT, GS_IN_BOTH, AT(sampler.temperature), 0, 100,
+     "0 is greedy. Default 1."),
+    GS_ROW("top_p", FLOAT, GS_IN_BOTH, AT(sampler.top_p), 0, 1,
+     "Keep the likeliest tokens that have this probability together. Default 1 (all)."),
+    GS_ROW("top_k", INT, GS_IN_BOTH, AT(sampler.top_k), -1, INT32_MAX,
+     "Keep this many of the likeliest tokens. -1 and 0: all, the default."),
+    GS_ROW("min_p", FLOAT, GS_IN_BOTH, AT(sampler.min_p), 0, 1,
+     "Keep tokens at least this likely relative to the likeliest. Default 0."),
+    GS_ROW("typical_p", FLOAT, GS_IN_BOTH, AT(sampler.typical_p), 0, 1,
+     "Locally typical sampling. Default 1 (off)."),
+    GS_ROW("repeat_penalty", FLOAT, GS_IN_BOTH, AT(sampler.repeat_penalty), 0.01, 100,
+     "Divides the logits of tokens seen lately. Default 1 (off)."),
+    GS_ROW("repetition_penalty", FLOAT, GS_IN_BOTH, AT(sampler.repeat_penalty), 0.01, 100,
+     "Another name of repeat_penalty."),
+    GS_ROW("repeat_last_n", INT, GS_IN_BOTH, AT(sampler.repeat_last_n), -1, INT32_MAX,
+     "How many tokens the penalties look back. -1: all. Default 64."),
+    GS_ROW("presence_penalty", FLOAT, GS_IN_BOTH, AT(sampler.presence_penalty), -2, 2,
+     "Subtracted once from the logits of tokens seen lately. Default 0."),
+    GS_ROW("frequency_penalty", FLOAT, GS_IN_BOTH, AT(sampler.frequency_penalty), -2, 2,
+     "Subtracted for each time a token was seen lately. Default 0."),
+    GS_ROW("dry_multiplier", FLOAT, GS_IN_BOTH, AT(sampler.dry_multiplier), 0, 100,
+     "Strength of the penalty on repeated passages. Default 0 (off)."),
+    GS_ROW("dry_base", FLOAT, GS_IN_BOTH, AT(sampler.dry_base), 1, 10,
+     "How that penalty grows with the passage's length. Default 1.75."),
+    GS_ROW("dry_allowed_length", INT, GS_IN_BOTH, AT(sampler.dry_allowed_length), 1, 1000,
+     "Passages up to this many tokens may repeat. Default 2."),
+    GS_ROW("ignore_eos", BOOL, GS_IN_BOTH, AT(sampler.ignore_eos), 0, 0,
+     "Go on until max_tokens. Default false."),
+    GS_ROW("max_tokens", INT, GS_IN_BOTH, AT(max_tokens), 1, INT32_MAX,
+     "Longest answer in tokens; what the context leaves is the bound. Default: chat that bound, "
+     "completions 16."),
+    GS_ROW("max_completion_tokens", INT, GS_IN_CHAT, AT(max_tokens), 1, INT32_MAX,
+     "Another name of max_tokens."),
+    GS_ROW("n", INT, GS_IN_BOTH, AT(n), 1, GS_MAX_CHOICES, "Answers to each prompt. Default 1."),
+    GS_ROW("stream", BOOL, GS_IN_BOTH, AT(stream), 0, 0,
+     "Send the answer as server-sent events while it is made. Default false."),
+    GS_ROW_JSON("stream_options", GS_IN_BOTH,
+        "{'type':'object','properties':{'include_usage':{'type':'boolean'}}}",
+        "include_usage: a last event with usage."),
+    GS_ROW("echo", BOOL, GS_IN_TEXT, AT(echo), 0, 0,
+     "Begin the text with the prompt; not together with logprobs. Default false."),
+    GS_ROW("logprobs", INT, GS_IN_TEXT, AT(sampler.n_logprobs), 0, GS_MAX_TOP_LOGPROBS,
+     "Log-probabilities of each token and of that many likeliest ones."),
+    GS_ROW_JSON("logprobs", GS_IN_CHAT,
+        "{'type':'boolean'}",
+        "Log-probabilities of each token."),
+    GS_ROW_JSON("top_logprobs", GS_IN_CHAT,
+        "{'type':'integer','minimum':0,'maximum':20}",
+        "With logprobs: also those of that many likeliest tokens."),
+    GS_ROW_JSON("stop", GS_IN_BOTH,
+        "{'anyOf':[{'type':'string','maxLength':256}," STRINGS "]}",
+        "The answer ends before any of these strings, of at most 256 bytes each."),
+    GS_ROW_JSON("logit_bias", GS_IN_BOTH,
+        "{'type':'object','maxProperties':1024,'propertyNames':{'pattern':'^[0-9]{1,9}$'},"
+        "'additionalProperties':{'type':'number','minimum':-100,'maximum':100}}",
+        "Token id to what is added to its logit; -100 forbids it."),
+    GS_ROW_JSON("seed", GS_IN_BOTH,
+        "{'type':'integer','minimum':-9223372036854775808,'maximum':9223372036854775807}",
+        "The same seed and prompt give the same text. Default: random."),
+    GS_ROW("user", TEXT, GS_IN_BOTH, AT(user), 0, sizeof(((gs_gen_params *)0)->user) - 1,
+     "Names a person: on this machine's own addresses without keys, or from a trusted proxy."),
+    GS_ROW_JSON("service_tier", GS_IN_BOTH,
+        "{'type':'string'}",
+        "flex: background; anything else: the default class."),
+    GS_ROW_JSON("tools", GS_IN_CHAT,
+        "{'type':'array','items':{'type':'object'}}",
+        "Functions that the model may call."),
+    GS_ROWS_END};
 // clang-format on
 
-static int read_field(const field *f, const json_t *v, gs_gen_params *p, gs_api_error *e) {
-    char *at = (char *)p + f->offset;
-    if (f->type == F_BOOL) {
-        if (!json_is_boolean(v))
-            return gs_api_fail(e, GS_ERR_INVALID, f->name, "'%s' must be true or false.", f->name);
-        *(bool *)at = json_is_true(v);
-        return 0;
-    }
-    bool whole = json_is_integer(v) || (f->type == F_INT && json_is_real(v) &&
-                                        json_real_value(v) == floor(json_real_value(v)));
-    if (!json_is_number(v) || (f->type == F_INT && !whole))
-        return gs_api_fail(e, GS_ERR_INVALID, f->name, "'%s' must be %s.", f->name,
-                           f->type == F_INT ? "a whole number" : "a number");
+/* "options.seed", or the name alone. */
+static const char *full_name(const char *above, const char *name, char *out, size_t n) {
+    snprintf(out, n, "%s%s%s", above, *above ? "." : "", name);
+    return out;
+}
+
+static int read_number(const gs_field *f, const char *name, const json_t *v, void *at,
+                       gs_api_error *e) {
+    bool want_int = f->type == GS_FIELD_INT;
+    bool whole =
+        json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
+    if (!json_is_number(v) || (want_int && !whole))
+        return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be %s.", name,
+                           want_int ? "a whole number" : "a number");
     double x = json_number_value(v);
     if (!(x >= f->min && x <= f->max))
-        return gs_api_fail(e, GS_ERR_INVALID, f->name, "'%s' must be between %.10g and %.10g.",
-                           f->name, f->min, f->max);
-    if (f->type == F_INT)
-        *(int32_t *)(void *)at = (int32_t)x;
+        return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be between %.10g and %.10g.", name,
+                           f->min, f->max);
+    if (want_int)
+        *(int32_t *)at = (int32_t)x;
     else
-        *(float *)(void *)at = (float)x;
+        *(float *)at = (float)x;
     return 0;
 }
+
+static int read_fields(const gs_field *table, unsigned where, const char *above,
+                       const json_t *object, void *dest, gs_api_error *e);
+
+static int read_field(const gs_field *f, unsigned where, const char *above, const json_t *v,
+                      void *dest, gs_api_error *e) {
+    char buf[64];
+    const char *name = full_name(above, f->name, buf, sizeof(buf));
+    void *at = (char *)dest + f->offset;
+    switch (f->type) {
+    case GS_FIELD_FLOAT:
+    case GS_FIELD_INT:
+        return read_number(f, name, v, at, e);
+    case GS_FIELD_BOOL:
+        if (!json_is_boolean(v))
+            return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be true or false.", name);
+        *(bool *)at = json_is_true(v);
+        return 0;
+    case GS_FIELD_TEXT:
+        if (!json_is_string(v) || (double)json_string_length(v) > f->max)
+            return gs_api_fail(e, GS_ERR_INVALID, name,
+                               "'%s' must be a string of at most %.0f bytes.", name, f->max);
+        memcpy(at, json_string_value(v), json_string_length(v) + 1);
+        return 0;
+    case GS_FIELD_OBJECT:
+        if (!json_is_object(v))
+            return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be an object.", name);
+        return read_fields(f->sub, where, name, v, dest, e);
+    case GS_FIELD_JSON:
+        return 0;
+    }
+    return 0;
+}
+
+static int read_fields(const gs_field *table, unsigned where, const char *above,
+                       const json_t *object, void *dest, gs_api_error *e) {
+    for (const gs_field *f = table; f->name; f++) {
+        const json_t *v = f->where & where ? json_object_get(object, f->name) : NULL;
+        if (!v || json_is_null(v))
+            continue;
+        int rc = read_field(f, where, above, v, dest, e);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+int gs_fields_read(const gs_field *table, unsigned where, const json_t *object, void *dest,
+                   gs_api_error *e) {
+    return read_fields(table, where, "", object, dest, e);
+}
+
+/* ---- Fields that take more than a row ------------------------------------------------------ */
 
 static int read_stop(const json_t *v, gs_stop_set *s, gs_api_error *e) {
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
@@ -229,13 +330,6 @@ static int read_rest(const json_t *root, int32_t n_vocab, gs_gen_params *p, gs_a
                                "'stream_options' must be an object with 'include_usage'.");
         p->include_usage = json_is_true(u);
     }
-    v = json_object_get(root, "user");
-    if (v && !json_is_null(v)) {
-        if (!json_is_string(v) || json_string_length(v) >= sizeof(p->user))
-            return gs_api_fail(e, GS_ERR_INVALID, "user",
-                               "'user' must be a string of fewer than %zu bytes.", sizeof(p->user));
-        memcpy(p->user, json_string_value(v), json_string_length(v) + 1);
-    }
     v = json_object_get(root, "seed");
     if (v && !json_is_null(v)) {
         if (!json_is_integer(v))
@@ -258,14 +352,8 @@ int gs_gen_params_read(const json_t *root, bool chat, int32_t n_vocab, gs_gen_pa
     p->n = 1;
     p->chat = chat;
     p->parallel_tool_calls = true;
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        const json_t *v = json_object_get(root, fields[i].name);
-        if (!v || json_is_null(v) || !(fields[i].where & (chat ? F_CHAT : F_TEXT)))
-            continue;
-        int rc = read_field(&fields[i], v, p, e);
-        if (rc != 0)
-            return rc;
-    }
+    if (gs_fields_read(gs_gen_fields, chat ? GS_IN_CHAT : GS_IN_TEXT, root, p, e) != 0)
+        return e->code;
     if (p->sampler.top_k < 0)
         p->sampler.top_k = 0;
     if (!chat && p->max_tokens < 0)

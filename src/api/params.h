@@ -1,7 +1,8 @@
 /*
- * Request fields: one table per endpoint says name, type, bounds and where the value goes. A
- * value that does not fit is GS_ERR_INVALID with a message and the field's name; unknown fields
- * are ignored, because clients send many.
+ * Request fields: tables say name, type, bounds, where the value goes and one sentence about it;
+ * the reader below and the OpenAPI document (openapi.c) are made from them. A value that does not
+ * fit is GS_ERR_INVALID with a message and the field's name; null means absent; unknown fields are
+ * ignored, because clients send many.
  */
 #ifndef GS_API_PARAMS_H
 #define GS_API_PARAMS_H
@@ -56,6 +57,46 @@ typedef enum gs_tool_choice {
 
 #define GS_MAX_TOOLS     128
 #define GS_MAX_TOOL_NAME 64
+
+typedef enum gs_field_type {
+    GS_FIELD_FLOAT,  /* float at offset, min .. max */
+    GS_FIELD_INT,    /* int32_t; 3.0 is a whole number, too */
+    GS_FIELD_BOOL,   /* bool */
+    GS_FIELD_TEXT,   /* char[max + 1]: at most max bytes */
+    GS_FIELD_OBJECT, /* an object whose fields are in sub, with the same destination */
+    GS_FIELD_JSON    /* anything else: schema describes it, code of the endpoint reads it */
+} gs_field_type;
+
+/* One row. A table ends with a row without name. */
+typedef struct gs_field {
+    const char *name;
+    gs_field_type type;
+    unsigned where; /* bits, the table's own meaning: which endpoints take the field */
+    size_t offset;
+    double min, max;
+    const char *help;   /* a sentence for people */
+    const char *schema; /* of GS_FIELD_JSON: JSON Schema with ' instead of double quotes */
+    const struct gs_field *sub;
+    bool required; /* for the document alone; the endpoint's code says what is missing */
+} gs_field;
+
+// clang-format off
+#define GS_ROW(n, t, w, at, lo, hi, h)  {.name = (n), .type = GS_FIELD_##t, .where = (w), .offset = (at), .min = (lo), .max = (hi), .help = (h)}
+#define GS_ROW_JSON(n, w, s, h)         {.name = (n), .type = GS_FIELD_JSON, .where = (w), .schema = (s), .help = (h)}
+#define GS_ROW_NEEDED(n, w, s, h)       {.name = (n), .type = GS_FIELD_JSON, .where = (w), .schema = (s), .help = (h), .required = true}
+#define GS_ROW_OBJECT(n, w, rows, h)    {.name = (n), .type = GS_FIELD_OBJECT, .where = (w), .sub = (rows), .help = (h)}
+#define GS_ROWS_END                     {.name = NULL}
+// clang-format on
+
+/* Reads those rows of the table that have a bit of where into dest; fields that are absent leave
+ * it as it was. GS_FIELD_JSON rows are passed over. Errors name the field ("options.seed"). */
+int gs_fields_read(const gs_field *table, unsigned where, const json_t *object, void *dest,
+                   gs_api_error *e);
+
+/* Bits of gs_gen_fields. */
+enum { GS_IN_CHAT = 1, GS_IN_TEXT = 2, GS_IN_BOTH = 3 };
+/* What /v1/chat/completions and /v1/completions take. */
+extern const gs_field gs_gen_fields[];
 
 typedef struct gs_gen_params {
     gs_sampler sampler; /* bias and eog not set here */

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "api/api_impl.h"
+#include "api/route.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/sys.h"
@@ -12,18 +13,6 @@
 
 /* A step older than this, and far longer than any before, means that the backend hangs. */
 #define STALL_NS (4 * GS_NS_PER_S)
-
-enum {
-    R_OPEN = 1,  /* no key needed: liveness for whoever restarts the server */
-    R_MODEL = 2, /* 503 until the model is loaded */
-    R_BODY = 4   /* JSON body */
-};
-
-typedef struct route {
-    const char *method, *path;
-    int flags;
-    void (*handle)(gs_api *a, gs_http_request *rq, json_t *body); /* takes body */
-} route;
 
 /* ---- Health
  * ------------------------------------------------------------------------------------------- */
@@ -325,7 +314,7 @@ static void post_detokenize(gs_api *a, gs_http_request *rq, json_t *body) {
 /* ---- Generation
  * -------------------------------------------------------------------------------------------- */
 
-static void start(gs_api *a, gs_http_request *rq, json_t *body, bool chat) {
+void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, bool chat) {
     if (a->n_live >= a->cfg.max_live_requests) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_OVERLOADED, NULL, "Too many requests are being answered.");
@@ -337,11 +326,11 @@ static void start(gs_api *a, gs_http_request *rq, json_t *body, bool chat) {
 }
 
 static void post_chat(gs_api *a, gs_http_request *rq, json_t *body) {
-    start(a, rq, body, true);
+    gs_api_start(a, rq, body, true);
 }
 
 static void post_completion(gs_api *a, gs_http_request *rq, json_t *body) {
-    start(a, rq, body, false);
+    gs_api_start(a, rq, body, false);
 }
 
 static void get_root(gs_api *a, gs_http_request *rq, json_t *body) {
@@ -351,40 +340,140 @@ static void get_root(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_http_reply(rq, 200, "text/plain", text, sizeof(text) - 1);
 }
 
+static void get_openapi(gs_api *a, gs_http_request *rq, json_t *body);
+
+static const gs_field tokenize_fields[] = {
+    GS_ROW_NEEDED("content", 1, "{'type':'string'}", "The text."),
+    GS_ROW_JSON("add_special", 1, "{'type':'boolean'}", "With the model's tokens around a text."),
+    GS_ROW_JSON("parse_special", 1, "{'type':'boolean'}",
+                "Read the spelling of control tokens as these tokens."),
+    GS_ROWS_END,
+};
+
+static const gs_field detokenize_fields[] = {
+    GS_ROW_NEEDED("tokens", 1, "{'type':'array','items':{'type':'integer','minimum':0}}",
+                  "Token ids."),
+    GS_ROWS_END,
+};
+
 // clang-format off
-static const route routes[] = {
-    {"GET",  "/",                    R_OPEN,            get_root},
-    {"GET",  "/health",              R_OPEN,            get_health},
-    {"GET",  "/ready",               R_OPEN,            get_ready},
-    {"GET",  "/metrics",             0,                 get_metrics},
-    {"GET",  "/v1/models",           R_MODEL,           get_models},
-    {"POST", "/v1/chat/completions", R_MODEL | R_BODY,  post_chat},
-    {"POST", "/v1/completions",      R_MODEL | R_BODY,  post_completion},
-    {"POST", "/tokenize",            R_MODEL | R_BODY,  post_tokenize},
-    {"POST", "/detokenize",          R_MODEL | R_BODY,  post_detokenize},
+static const gs_route own_routes[] = {
+    {"GET", "/", GS_ROUTE_OPEN, get_root, "Says that the server runs", .answer = "text/plain"},
+    {"GET", "/health", GS_ROUTE_OPEN, get_health, "Whether the process answers", .answer = "Status"},
+    {"GET", "/ready", GS_ROUTE_OPEN, get_ready, "Whether the model is loaded", .answer = "Status"},
+    {"GET", "/metrics", 0, get_metrics, "Prometheus metrics", .answer = "text/plain"},
+    {"GET", "/openapi.json", 0, get_openapi, "This document", .answer = "Document"},
+    {"POST", "/tokenize", GS_ROUTE_MODEL | GS_ROUTE_BODY, post_tokenize, "Text to token ids",
+     .fields = tokenize_fields, .where = 1, .answer = "Tokens"},
+    {"POST", "/detokenize", GS_ROUTE_MODEL | GS_ROUTE_BODY, post_detokenize, "Token ids to text",
+     .fields = detokenize_fields, .where = 1, .answer = "Content"},
+    {.path = NULL},
+};
+
+static const gs_route openai_routes[] = {
+    {"GET", "/v1/models", GS_ROUTE_MODEL, get_models, "The models", .answer = "ModelList"},
+    {"POST", "/v1/chat/completions", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS, post_chat,
+     "Answer a conversation", .fields = gs_gen_fields, .where = GS_IN_CHAT,
+     .answer = "ChatCompletion", .stream = "text/event-stream"},
+    {"POST", "/v1/completions", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS, post_completion,
+     "Continue a text", .fields = gs_gen_fields, .where = GS_IN_TEXT,
+     .answer = "Completion", .stream = "text/event-stream"},
+    {.path = NULL},
 };
 // clang-format on
+
+static const gs_api_part own_part = {"gamasot", "The server itself.", own_routes, gs_schemas_own};
+static const gs_api_part openai_part = {"openai", "OpenAI's dialect.", openai_routes,
+                                        gs_schemas_openai};
+
+/* A row here makes a part's routes known. */
+static const gs_api_part *const parts[] = {&own_part, &openai_part};
+#define N_PARTS (sizeof(parts) / sizeof(parts[0]))
+
+const gs_api_part *const *gs_api_parts(size_t *n) {
+    *n = N_PARTS;
+    return parts;
+}
+
+static void get_openapi(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)a;
+    (void)body;
+    gs_buf out = {0};
+    gs_openapi_write(parts, N_PARTS, &out);
+    reply_json(rq, 200, &out);
+}
+
+/* ---- Dispatch ------------------------------------------------------------------------------ */
+
+bool gs_route_matches(const char *pattern, const char *path) {
+    while (*pattern) {
+        if (*pattern == '{') {
+            size_t n = strcspn(path, "/");
+            if (n == 0)
+                return false;
+            path += n;
+            pattern += strcspn(pattern, "}") + 1;
+        } else if (*pattern++ != *path++) {
+            return false;
+        }
+    }
+    return *path == '\0';
+}
+
+void gs_route_param(const char *pattern, const char *path, char *out, size_t n) {
+    const char *from = path;
+    size_t len = 0;
+    while (*pattern) {
+        if (*pattern == '{') {
+            from = path;
+            len = strcspn(path, "/");
+            path += len;
+            pattern += strcspn(pattern, "}") + 1;
+        } else {
+            pattern++;
+            path++;
+        }
+    }
+    snprintf(out, n, "%.*s", (int)(len < n ? len : n - 1), from);
+}
 
 static bool method_matches(const char *have, const char *want) {
     return strcmp(have, want) == 0 || (strcmp(have, "HEAD") == 0 && strcmp(want, "GET") == 0);
 }
 
-static const route *find_route(gs_http_request *rq, gs_api_error *e) {
+/* Adds "GET, HEAD" for GET, else the method, once. */
+static void add_method(gs_buf *allow, const char *method) {
+    const char *text = strcmp(method, "GET") == 0 ? "GET, HEAD" : method;
+    const char *have = gs_buf_cstr(allow);
+    if (!have || strstr(have, text))
+        return;
+    if (allow->len > 0)
+        gs_buf_str(allow, ", ");
+    gs_buf_str(allow, text);
+}
+
+static const gs_route *find_route(gs_http_request *rq, gs_api_error *e) {
     const char *path = gs_http_path(rq), *method = gs_http_method(rq);
-    const char *allow = NULL;
-    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
-        if (strcmp(routes[i].path, path) != 0)
-            continue;
-        if (method_matches(method, routes[i].method))
-            return &routes[i];
-        allow = routes[i].method;
+    gs_buf allow = {0};
+    for (size_t i = 0; i < N_PARTS; i++) {
+        for (const gs_route *r = parts[i]->routes; r->path; r++) {
+            if (!gs_route_matches(r->path, path))
+                continue;
+            if (method_matches(method, r->method)) {
+                gs_buf_deinit(&allow);
+                return r;
+            }
+            add_method(&allow, r->method);
+        }
     }
-    if (allow) {
-        gs_http_add_header(rq, "Allow", strcmp(allow, "GET") == 0 ? "GET, HEAD" : allow);
-        gs_api_fail(e, GS_ERR_METHOD, NULL, "%s answers %s only.", path, allow);
+    const char *methods = allow.len > 0 ? gs_buf_cstr(&allow) : NULL;
+    if (methods) {
+        gs_http_add_header(rq, "Allow", methods);
+        gs_api_fail(e, GS_ERR_METHOD, NULL, "%.128s answers %s only.", path, methods);
     } else {
         gs_api_fail(e, GS_ERR_NOT_FOUND, NULL, "There is no %s %.128s here.", method, path);
     }
+    gs_buf_deinit(&allow);
     return NULL;
 }
 
@@ -431,14 +520,14 @@ void gs_api_on_request(void *user, gs_http_request *rq) {
         preflight(a, rq);
         return;
     }
-    const route *r = find_route(rq, &e);
+    const gs_route *r = find_route(rq, &e);
     if (!r)
         goto fail;
-    if (!(r->flags & R_OPEN) && gs_api_check_access(a, rq, &e) != 0)
+    if (!(r->flags & GS_ROUTE_OPEN) && gs_api_check_access(a, rq, &e) != 0)
         goto fail;
-    if ((r->flags & R_MODEL) && !gs_api_ready(a, &e))
+    if ((r->flags & GS_ROUTE_MODEL) && !gs_api_ready(a, &e))
         goto fail;
-    if ((r->flags & R_BODY) && read_body(rq, &body, &e) != 0)
+    if ((r->flags & GS_ROUTE_BODY) && read_body(rq, &body, &e) != 0)
         goto fail;
     r->handle(a, rq, body);
     return;
