@@ -217,8 +217,8 @@ fuzz-seeds: ## write the seed corpora of the fuzz targets into build/seeds
 BENCH_SRC := $(wildcard bench/bench_*.c)
 BENCH_BIN := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 bench-bins: $(BENCH_BIN) ## build the micro-benchmarks (bench/bench_*.c)
-bench: $(B)/gamasot ## rates beside llama.cpp and OpenVINO, interleaved (builds the peers; long)
-	@sh bench/build-peer && sh bench/make-models && python3 bench/compare.py $(BENCH_ARGS)
+bench: all $(B)/bench/bench_chain ## rates beside llama.cpp and OpenVINO, into docs/performance.md (builds the peers; long)
+	@sh bench/build-peer && sh bench/make-models && python3 bench/compare.py --write $(BENCH_ARGS)
 $(B)/bench/bench_%: $(B)/bench/bench_%.o $(call libs_of,cli) $(RUST_LIB) $(S)/llhttp.a
 	@$(link) $(LDLIBS)
 

@@ -8,7 +8,6 @@
  * each thread taking its share of the panels, without barriers between matrices. -c counts the
  * processor time of one thread instead of wall time, for machines that are busy with other work.
  */
-#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "base/pool.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "ceilings.h"
 #include "kernels/kernels.h"
 
 #define MAX_SAMPLES 64
@@ -34,16 +34,6 @@ typedef struct job {
     int64_t ldy;
 } job;
 
-static int cmp_double(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, cmp_double);
-    return v[n / 2];
-}
-
 static int64_t now_ns(void) {
     struct timespec t;
     if (!g_cpu_time)
@@ -57,96 +47,6 @@ static double run_once(gs_pool *pool, gs_pool_fn fn, void *arg) {
     gs_pool_run(pool, fn, arg);
     return (double)(now_ns() - t0) * 1e-9;
 }
-
-/* ---- Ceilings ----------------------------------------------------------------------------------
- */
-
-typedef struct stream {
-    const uint8_t *p;
-    size_t bytes;
-    uint64_t sink;
-} stream;
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static void read_job(void *arg, int tid, int n) {
-    stream *s = arg;
-    size_t share = s->bytes / (size_t)n & ~(size_t)511;
-    const uint8_t *p = s->p + (size_t)tid * share;
-    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
-    for (size_t i = 0; i < share; i += 128) {
-        a = _mm256_or_si256(a, _mm256_load_si256((const __m256i *)(const void *)(p + i)));
-        b = _mm256_or_si256(b, _mm256_load_si256((const __m256i *)(const void *)(p + i + 32)));
-        c = _mm256_or_si256(c, _mm256_load_si256((const __m256i *)(const void *)(p + i + 64)));
-        d = _mm256_or_si256(d, _mm256_load_si256((const __m256i *)(const void *)(p + i + 96)));
-    }
-    a = _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
-    if (_mm256_extract_epi64(a, 0) == 42)
-        __atomic_fetch_add(&s->sink, 1, __ATOMIC_RELAXED);
-}
-
-#define PEAK_ROUNDS 200000
-/* Twelve independent chains keep every multiplier busy; the asm hides the loop from folding. */
-__attribute__((target("avx512f,avx512vnni"))) static void peak_zmm(void *arg, int tid, int n) {
-    (void)arg, (void)tid, (void)n;
-    __m512i s[12], w = _mm512_set1_epi8(3);
-    for (int i = 0; i < 12; i++)
-        s[i] = _mm512_set1_epi32(i);
-    for (int r = 0; r < PEAK_ROUNDS; r++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            s[i] = _mm512_dpbusd_epi32(s[i], w, w);
-        __asm__ volatile("" : "+v"(w));
-    }
-    for (int i = 0; i < 12; i++)
-        __asm__ volatile("" : : "v"(s[i]));
-}
-
-__attribute__((target("avx2"))) static void peak_ymm(void *arg, int tid, int n) {
-    (void)arg, (void)tid, (void)n;
-    __m256i s[8], w = _mm256_set1_epi8(3);
-    for (int i = 0; i < 8; i++)
-        s[i] = _mm256_set1_epi16((short)i);
-    for (int r = 0; r < PEAK_ROUNDS; r++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++)
-            s[i] = _mm256_add_epi16(s[i], _mm256_maddubs_epi16(w, w));
-        __asm__ volatile("" : "+x"(w));
-    }
-    for (int i = 0; i < 8; i++)
-        __asm__ volatile("" : : "x"(s[i]));
-}
-
-static double peak_gops(gs_pool *pool) {
-    bool zmm = gs_isa_supported(GS_ISA_AVX512VNNI);
-    double v[9], ops = PEAK_ROUNDS * (zmm ? 12.0 * 128.0 : 8.0 * 64.0) * gs_pool_threads(pool);
-    for (int i = 0; i < 9; i++)
-        v[i] = run_once(pool, zmm ? peak_zmm : peak_ymm, NULL);
-    return ops / median(v, 9) * 1e-9;
-}
-
-static double read_gbs(gs_pool *pool) {
-    stream s = {NULL, (size_t)256 << 20, 0};
-    uint8_t *p = gs_pages_alloc(s.bytes);
-    if (!p)
-        return 0.0;
-    memset(p, 1, s.bytes);
-    s.p = p;
-    double v[9];
-    for (int i = 0; i < 9; i++)
-        v[i] = run_once(pool, read_job, &s);
-    gs_pages_free(p, s.bytes);
-    return (double)s.bytes / median(v, 9) * 1e-9;
-}
-#else
-static double peak_gops(gs_pool *pool) {
-    (void)pool;
-    return 0.0;
-}
-static double read_gbs(gs_pool *pool) {
-    (void)pool;
-    return 0.0;
-}
-#endif
 
 /* ---- GEMM --------------------------------------------------------------------------------------
  */
@@ -185,10 +85,6 @@ static void fill_rows(uint8_t *src, gs_qtype type, size_t bytes) {
         memcpy(src + i + block - 2, &d, 2);
     }
 }
-
-typedef struct ceilings {
-    double gops, gbs;
-} ceilings;
 
 static int bench_type(gs_pool *pool, gs_qtype type, int32_t k, int32_t n, const int *ms, int n_ms,
                       int repeats, ceilings c) {
@@ -247,19 +143,6 @@ out:
     return rc;
 }
 
-static int parse_list(const char *s, int *out, int max) {
-    int n = 0;
-    while (*s && n < max) {
-        char *end;
-        long v = strtol(s, &end, 10);
-        if (end == s || v < 1 || v > 4096)
-            break;
-        out[n++] = (int)v;
-        s = *end == ',' ? end + 1 : end;
-    }
-    return n;
-}
-
 static gs_qtype type_by_name(const char *name) {
     for (uint32_t t = 0; t < 64; t++)
         if (gs_qtype_get(t) && strcmp(gs_qtype_get(t)->name, name) == 0)
@@ -296,7 +179,7 @@ int main(int argc, char **argv) {
     gs_pool *pool = gs_pool_create(threads, true);
     if (!pool)
         return 1;
-    ceilings c = {peak_gops(pool), read_gbs(pool)};
+    ceilings c = measure_ceilings(pool);
     printf("isa %s, %d threads: int8 peak %.0f GOP/s, streaming read %.1f GB/s\n",
            gs_isa_name(gs_kernels_isa()), gs_pool_threads(pool), c.gops, c.gbs);
     static const char *const all[] = {"Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q6_K", "Q8_0", "F16"};

@@ -1,159 +1,232 @@
 #!/usr/bin/env python3
 """Decode and prefill rates of gamasot beside llama.cpp and OpenVINO GenAI, interleaved in one run.
 
-    make bench                                  # everything, some minutes
-    bench/compare.py --rounds 3 --models smollm2 --decode 1,8 --prefill 512
+    make bench                                   # everything; long (an hour and more)
+    bench/compare.py --quick                     # the cells with a goal; some 12 minutes
+    bench/compare.py --quick --models smollm2 --decode 1,8 --prefill 512 --rounds 5
+    bench/compare.py --quick --budget 60 [--resume]   # stops after a minute; goes on where it was
+    bench/compare.py --smooth                    # step time at every number of streams, 1 to 32
 
-The machines this runs on are shared: absolute numbers drift within minutes, so the three engines
-take turns within each round, each cell's figure is the median over the rounds, and what is
-reported first is the ratio. All use the same GGUF file and the same number of threads.
+The machines this runs on are shared: absolute numbers drift within minutes, so within each round
+the engines take turns on each group of cells, each figure is the median over the rounds, and what
+counts is the ratio. Same GGUF file (OpenVINO also: the same weights requantised its own way), same
+number of threads. llama.cpp runs with its best setting for each cell (flash attention on or off,
+-ub 128 or 512), found once and kept in build/bench/llama-settings.json (--probe: find again).
+The machine's ceilings are measured in the same rounds.
 
-llama.cpp is built from the sdist that scripts/fetch-vocabs unpacks (bench/build-peer); OpenVINO
-GenAI is the PyPI package in its own virtual environment. An absent peer is said and left out.
+Results go to build/bench/compare.json; --write puts the tables into docs/performance.md. The
+peers come from bench/build-peer, the models from bench/make-models; what is absent is left out,
+which is said.
 """
 import argparse
 import json
 import os
 import pathlib
-import platform
-import statistics
-import subprocess
+import random
 import sys
+import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "gamasot"
-PEER = CACHE / "peer"
+import engines
+import report
+from engines import ALL_MODELS, Group, ROOT
 
-
-def run(cmd, env=None, timeout=900):
-    p = subprocess.run([str(c) for c in cmd], capture_output=True, text=True, timeout=timeout,
-                       env={**os.environ, **(env or {})})
-    if p.returncode != 0:
-        print(f"  failed ({p.returncode}): {' '.join(map(str, cmd))}\n{p.stderr[-500:]}", file=sys.stderr)
-        return None
-    return p.stdout
+OUT = ROOT / "build/bench"
+QUICK = {"decode": "1,2,4,8,16,32", "prefill": "512,2048", "contexts": "128"}
+FULL = {"decode": "1,2,3,4,5,6,7,8,12,16,24,32", "prefill": "32,128,512,2048",
+        "contexts": "128,1024,4096"}
 
 
-def json_lines(text):
-    for line in (text or "").splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
+def numbers(text):
+    return [int(x) for x in text.split(",") if x]
 
 
-def ours(model, a):
-    out = run([ROOT / "build/current/gamasot", "bench", "--engine", "--model", model,
-               "--threads", a.threads, "--decode", a.decode, "--prefill", a.prefill,
-               "--depth", a.depth, "--steps", a.steps, "--kv.memory_mb", a.kv_mb])
-    cells = {}
-    for r in json_lines(out):
-        key = ("decode", r["streams"]) if r["test"] == "decode" else ("prefill", r["tokens"])
-        cells[key] = r["tok_s"]
-    return cells
+def load(path, default):
+    return json.loads(path.read_text()) if path.exists() else default
 
 
-def llama(model, a):
-    exe = PEER / "build/bin"
-    cells = {}
-    if not (exe / "llama-batched-bench").exists():
-        return None
-    streams = max(map(int, a.decode.split(",")))
-    ctx = streams * (int(a.depth) + int(a.steps) + 8)
-    out = run([exe / "llama-batched-bench", "-m", model, "-c", ctx, "-b", 2048, "-ub", 512,
-               "-npp", a.depth, "-ntg", a.steps, "-npl", a.decode, "-t", a.threads, "-fa", "1",
-               "--output-format", "jsonl"])
-    for r in json_lines(out):
-        cells["decode", r["pl"]] = r["speed_tg"]
-    out = run([exe / "llama-bench", "-m", model, "-t", a.threads, "-p", a.prefill, "-n", 0, "-r", 1,
-               "-fa", "1", "-o", "jsonl"])
-    for r in json_lines(out):
-        cells["prefill", r["n_prompt"]] = r["avg_ts"]
-    return cells
+def save(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value, indent=1))
+    part.replace(path)
 
 
-def openvino(model, a):
-    python = PEER / "ov/bin/python"
-    if not python.exists():
-        return None
-    out = run([python, ROOT / "bench/openvino_bench.py", model, "--threads", a.threads,
-               "--decode", a.decode, "--prefill", a.prefill, "--depth", a.depth, "--steps", a.steps])
-    return {(r["test"], r["n"]): r["tok_s"] for r in json_lines(out)}
+class Run:
+    """The run's state: what was measured so far, saved after each unit of work."""
+
+    def __init__(self, a):
+        self.a = a
+        self.path = pathlib.Path(a.json)
+        self.until = time.monotonic() + a.budget if a.budget else None
+        self.settings_path = OUT / "llama-settings.json"
+        self.settings = {} if a.probe and not a.resume else load(self.settings_path, {})
+        self.state = load(self.path, None) if a.resume else None
+        if self.state is None:
+            self.state = {"done": [], "left_out": [], "models": {},
+                          "cpu": report.cpu_name(), "threads": int(a.threads),
+                          "contexts": numbers(a.contexts)}
+
+    def model(self, name):
+        return self.state["models"].setdefault(
+            name, {"title": ALL_MODELS[name].title, "cells": {}, "chain": {}, "machine": []})
+
+    def unit(self, name, work):
+        """Does a piece of work once, also across --resume; ends the program past the budget."""
+        if name in self.state["done"]:
+            return
+        if self.until and time.monotonic() > self.until:
+            print(f"budget used up before {name}; go on with --resume", file=sys.stderr)
+            sys.exit(3)
+        began = time.monotonic()
+        work()
+        print(f"  {name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+        self.state["done"].append(name)
+        save(self.path, self.state)
+
+    def probe(self, model, group):
+        key = f"{model.path.name} {model.path.stat().st_size} {self.a.threads}"
+        mine = self.settings.setdefault(key, {})
+        if all(group.cell(n) in mine for n in group.counts):
+            return
+        if not (engines.LLAMA / "llama-batched-bench").exists():
+            return
+
+        def work():
+            mine.update(engines.probe_llama(model, group, self.a))
+            save(self.settings_path, self.settings)
+        self.unit(f"settings of {model.name} {group.name}", work)
+
+    def measure(self, model, group, engine):
+        steps = self.a.steps or (8 if model.big else 32)
+        key = f"{model.path.name} {model.path.stat().st_size} {self.a.threads}"
+        got = engines.run_engine(engine, model, group, self.a, steps, self.settings.get(key, {}))
+        if got is None:
+            text = f"{engine} ({model.title})"
+            if text not in self.state["left_out"]:
+                self.state["left_out"].append(text)
+                print(f"  left out: {text} is not there (bench/build-peer, bench/make-models)")
+            return
+        m = self.model(model.name)
+        m["steps"] = steps
+        m["kv_bytes_per_token"] = got.pop("kv_bytes_per_token", m.get("kv_bytes_per_token"))
+        for cell, value in got.items():
+            m["cells"].setdefault(cell, {}).setdefault(engine, []).append(value)
+
+    def linear(self, model, counts, rnd):
+        """Ceilings and the linear layers alone; the long prompt in the first round only."""
+        rows = counts + ([512] if rnd == 0 and 512 in numbers(self.a.prefill) else [])
+        got = engines.chain(model, self.a, rows, 3 if model.big else 9)
+        if got is None:
+            return
+        machine, weights, chain = got
+        m = self.model(model.name)
+        m["machine"].append(machine)
+        m["weights"] = weights
+        for n, row in chain.items():
+            m["chain"].setdefault(str(n), []).append(row)
+
+    def matrix(self, models):
+        a = self.a
+        contexts = numbers(a.contexts)
+        groups = [Group("decode", numbers(a.decode), d) for d in contexts if numbers(a.decode)]
+        if numbers(a.prefill):
+            groups.append(Group("prefill", numbers(a.prefill)))
+        for rnd in range(a.rounds):
+            for model in models:
+                if rnd >= self.rounds_of(model):
+                    continue
+                if numbers(a.decode):
+                    self.unit(f"{rnd} {model.name} linear layers",
+                              lambda m=model, r=rnd: self.linear(m, numbers(a.decode), r))
+                for group in groups:
+                    if rnd > 0 and group.depth > 1000 and not a.deep_rounds:
+                        continue
+                    self.probe(model, group)
+                    names = [e for e in model.engines if e in a.engines.split(",")]
+                    for i in range(len(names)):
+                        engine = names[(i + rnd) % len(names)]
+                        self.unit(f"{rnd} {model.name} {group.name} {engine}",
+                                  lambda m=model, g=group, e=engine: self.measure(m, g, e))
+
+    def rounds_of(self, model):
+        return min(self.a.rounds, 2) if self.a.quick and model.big else self.a.rounds
 
 
-def cpu_name():
-    for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
+def smooth(models, a):
+    """Step times of 1 to 32 streams in shuffled order, 15 rounds; see report.smoothness."""
+    rng = random.Random(1)
+    result = {}
+    for model in models:
+        times = {n: [] for n in range(1, 33)}
+        for _ in range(a.smooth_rounds):
+            order = list(times)
+            rng.shuffle(order)
+            out = engines.run([ROOT / "build/current/gamasot", "bench", "--engine", "--model",
+                               model.path, "--threads", a.threads, "--kv.memory_mb",
+                               engines.kv_mb(32, 160), "--decode", engines.listed(order),
+                               "--prefill", "", "--depth", 128, "--steps", a.steps or 6])
+            for r in engines.json_lines(out):
+                if r["test"] == "decode":
+                    times[r["streams"]].append(r["step_ms"])
+        result[model.name] = times
+        print(report.smoothness(model.title, times))
+    save(OUT / "smooth.json", result)
 
 
-def models(a):
-    smol = CACHE / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-    known = {
-        "smollm2": ("SmolLM2 135M Q4_1", smol, ["gamasot", "llama.cpp", "OpenVINO"]),
-        "smollm2-q4_0": ("SmolLM2 135M Q4_0", CACHE / "models/smollm2-q4_0.gguf", ["gamasot", "llama.cpp", "OpenVINO"]),
-        "gemma3": ("Gemma 3 270M Q4_K_M", CACHE / "models/gemma-3-270m-q4_k_m.gguf", ["gamasot", "llama.cpp"]),
-        "1.5b-q4_0": ("1.5B shape Q4_0", CACHE / "models/random-1.5b-q4_0.gguf", ["gamasot", "llama.cpp"]),
-        "1.5b-q4_k_m": ("1.5B shape Q4_K_M", CACHE / "models/random-1.5b-q4_k_m.gguf", ["gamasot", "llama.cpp"]),
-        "1b-q8_0": ("1B shape Q8_0", CACHE / "models/random-1b-q8_0.gguf", ["gamasot", "llama.cpp"]),
-    }
-    for name in a.models.split(","):
-        title, path, engines = known[name]
-        if path.exists():
-            yield name, title, path, engines
-        else:
-            print(f"left out {title}: {path} is not there (bench/make-models)")
-
-
-def measure(path, engines, a):
-    table = {}
-    for rnd in range(a.rounds):
-        for name in engines:
-            cells = {"gamasot": ours, "llama.cpp": llama, "OpenVINO": openvino}[name](path, a)
-            if cells is None:
-                if rnd == 0:
-                    print(f"  left out {name}: not built (bench/build-peer)")
-                continue
-            for key, value in cells.items():
-                table.setdefault(key, {}).setdefault(name, []).append(value)
-        print(f"  round {rnd + 1} of {a.rounds} done", file=sys.stderr)
-    return {k: {n: statistics.median(v) for n, v in row.items()} for k, row in table.items()}
-
-
-def markdown(title, table, engines):
-    peers = [e for e in engines[1:] if any(e in row for row in table.values())]
-    lines = [f"**{title}**, tokens/s", "",
-             "| | gamasot | " + " | ".join(f"{p} | ratio" for p in peers) + " |",
-             "|---|---|" + "---|---|" * len(peers)]
-    for (test, n), row in sorted(table.items()):
-        mine = row.get("gamasot")
-        label = f"{n} stream{'s' if n > 1 else ''}" if test == "decode" else f"prefill {n}"
-        cells = []
-        for p in peers:
-            cells += [f"{row[p]:.0f}", f"{mine / row[p]:.2f}"] if p in row and mine else ["-", "-"]
-        lines.append(f"| {label} | {mine:.0f} | " + " | ".join(cells) + " |" if mine else f"| {label} | - |")
-    return "\n".join(lines) + "\n"
+def parse():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--models", default=",".join(ALL_MODELS))
+    p.add_argument("--engines", default="gamasot,llama.cpp,OpenVINO,OpenVINO int4")
+    p.add_argument("--quick", action="store_true", help="the cells that have a goal")
+    p.add_argument("--decode", help="numbers of streams")
+    p.add_argument("--prefill", help="prompt lengths")
+    p.add_argument("--contexts", help="tokens each decoding stream has already")
+    p.add_argument("--steps", type=int, default=0, help="decode steps per cell (32; big models 8)")
+    p.add_argument("--threads", default=str(len(os.sched_getaffinity(0))))
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--deep-rounds", action="store_true",
+                   help="contexts over 1,000 tokens in every round, not only the first")
+    p.add_argument("--probe", action="store_true", help="find llama.cpp's best settings again")
+    p.add_argument("--budget", type=float, default=0, help="stop after so many seconds")
+    p.add_argument("--resume", action="store_true", help="go on with the run in --json")
+    p.add_argument("--json", default=str(OUT / "compare.json"))
+    p.add_argument("--report", action="store_true", help="only print what --json holds")
+    p.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    p.add_argument("--smooth", action="store_true", help="step time at every number of streams")
+    p.add_argument("--smooth-rounds", type=int, default=15)
+    a = p.parse_args()
+    for name, value in (QUICK if a.quick else FULL).items():
+        if getattr(a, name) is None:
+            setattr(a, name, value)
+    if a.smooth and a.models == p.get_default("models"):
+        a.models = "smollm2"
+    unknown = [m for m in a.models.split(",") if m not in ALL_MODELS]
+    if unknown:
+        p.error(f"--models: {unknown[0]} is not one of {', '.join(ALL_MODELS)}")
+    if a.report:
+        a.resume = True
+    return a
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--models", default="smollm2,smollm2-q4_0,gemma3,1.5b-q4_0,1.5b-q4_k_m,1b-q8_0")
-    p.add_argument("--decode", default="1,2,3,4,5,6,7,8,12,16,24,32")
-    p.add_argument("--prefill", default="32,128,512,2048")
-    p.add_argument("--depth", default="128", help="tokens each decoding stream has already")
-    p.add_argument("--steps", default="32")
-    p.add_argument("--threads", default=str(os.cpu_count()))
-    p.add_argument("--kv-mb", default="2048")
-    p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--out", help="append the tables to this Markdown file")
-    a = p.parse_args()
-    text = f"{cpu_name()}, {a.threads} threads, contexts of {a.depth} tokens, medians of {a.rounds} interleaved rounds\n\n"
-    for name, title, path, engines in models(a):
-        print(title)
-        text += markdown(title, measure(path, engines, a), engines) + "\n"
+    a = parse()
+    models = []
+    for name in a.models.split(","):
+        if ALL_MODELS[name].path.exists():
+            models.append(ALL_MODELS[name])
+        else:
+            print(f"left out {ALL_MODELS[name].title}: {ALL_MODELS[name].path} is not there "
+                  "(bench/make-models)")
+    if a.smooth:
+        smooth(models, a)
+        return
+    r = Run(a)
+    if not a.report:
+        r.matrix(models)
+    text = report.markdown(r.state)
     print(text)
-    if a.out:
-        with open(a.out, "a") as f:
-            f.write(text)
+    if a.write:
+        report.write_docs(ROOT / "docs/performance.md", text)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,10 @@ def main():
     p.add_argument("--depth", type=int, default=128)
     p.add_argument("--steps", type=int, default=32)
     a = p.parse_args()
+    decode = [int(x) for x in a.decode.split(",") if x]
+    prefill = [int(x) for x in a.prefill.split(",") if x]
     sched = og.SchedulerConfig()
-    sched.cache_size = 2
+    sched.cache_size = 1 + max(decode, default=1) * (a.depth + a.steps) * 32 // (1 << 20)  # GB
     sched.max_num_batched_tokens = 2048
     sched.enable_prefix_caching = False
     pipe = og.ContinuousBatchingPipeline(a.model, sched, "CPU", {"INFERENCE_NUM_THREADS": int(a.threads)})
@@ -48,7 +50,7 @@ def main():
             h.read_all()
 
     drain([add(64, 4)])  # compile
-    for n in map(int, a.prefill.split(",")):
+    for n in prefill:
         h = add(n, 1)
         t = time.perf_counter()
         while pipe.has_non_finished_requests():
@@ -56,7 +58,7 @@ def main():
         dt = time.perf_counter() - t
         h.read_all()
         print(json.dumps({"test": "prefill", "n": n, "tok_s": n / dt}), flush=True)
-    for b in map(int, a.decode.split(",")):
+    for b in decode:
         handles = [add(a.depth, a.steps + 8) for _ in range(b)]
         prefill_steps = -(-b * a.depth // 2048)
         for _ in range(prefill_steps + 1):

@@ -1,7 +1,7 @@
 /*
  * gamasot bench --engine: rates of the backend alone, without HTTP and scheduler. Decode: tokens/s
  * over all streams of a batch whose streams each have a context already; prefill: tokens/s of one
- * prompt in chunks. One line of JSON per cell, so that scripts can set runs side by side.
+ * prompt in chunks. One line of JSON per cell and round, so that scripts can set runs side by side.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 #define MAX_CELLS 64
 
-enum { FLAG_ENGINE, FLAG_DECODE, FLAG_PREFILL, FLAG_CONTEXT, FLAG_STEPS, N_FLAGS };
+enum { FLAG_ENGINE, FLAG_DECODE, FLAG_PREFILL, FLAG_CONTEXT, FLAG_STEPS, FLAG_ROUNDS, N_FLAGS };
 
 typedef struct bench {
     gs_backend *b;
@@ -25,8 +25,9 @@ typedef struct bench {
     int32_t *tokens;  /* [max_context], random */
     uint32_t *blocks; /* [n_kv_blocks]: block i is block i */
     gs_sampler sampler;
-    gs_batch_item *items; /* [max_seqs] */
-    gs_sample *samples;   /* [max_seqs] */
+    gs_batch_item *items;  /* [max_seqs] */
+    gs_sample *samples;    /* [max_seqs] */
+    gs_kv_copy_op *copies; /* [blocks of a whole context] */
 } bench;
 
 static int read_list(const gs_config_flag *f, const char *def, int32_t *out, char *err,
@@ -90,8 +91,29 @@ static int decode_step(bench *x, int32_t n_streams, int32_t pos, int32_t stride)
     return x->b->ops->forward(x->b, &batch);
 }
 
-static int bench_decode(bench *x, int32_t n_streams, int32_t context, int32_t steps, char *err,
-                        size_t errlen) {
+/* Computes a context once and copies its pages to the other streams: every stream has pages of its
+ * own, and 32 contexts of 4,096 tokens do not take minutes to make. */
+static int make_contexts(bench *x, int32_t n_streams, int32_t context, int32_t stride) {
+    int rc = prefill(x, 0, 0, context);
+    int32_t used = blocks_for(x, context);
+    for (int32_t s = 1; s < n_streams && rc == 0; s++) {
+        for (int32_t i = 0; i < used; i++)
+            x->copies[i] =
+                (gs_kv_copy_op){(uint32_t)(s * stride + i), (uint32_t)i, x->info.block_tokens};
+        gs_batch_item it = {.pos = context,
+                            .n_tokens = 1,
+                            .tokens = x->tokens + context,
+                            .blocks = x->blocks + s * stride,
+                            .n_blocks = blocks_for(x, context + 1)};
+        gs_batch batch = {
+            .n_items = 1, .n_tokens = 1, .items = &it, .copies = x->copies, .n_copies = used};
+        rc = x->b->ops->forward(x->b, &batch);
+    }
+    return rc;
+}
+
+static int check_fit(const bench *x, int32_t n_streams, int32_t context, int32_t steps, char *err,
+                     size_t errlen) {
     int32_t stride = blocks_for(x, context + steps + 1);
     if (n_streams > x->info.max_seqs || context + steps + 8 > x->info.max_context ||
         (uint64_t)stride * (uint64_t)n_streams > x->info.n_kv_blocks)
@@ -99,48 +121,89 @@ static int bench_decode(bench *x, int32_t n_streams, int32_t context, int32_t st
                        "%d streams of %d tokens do not fit (engine.max_seqs, model.context, "
                        "kv.memory_mb)",
                        n_streams, context + steps);
-    int rc = 0;
-    for (int32_t s = 0; s < n_streams && rc == 0; s++)
-        rc = prefill(x, (uint32_t)(s * stride), 0, context);
-    if (rc == 0)
-        rc = decode_step(x, n_streams, context, stride);
+    return 0;
+}
+
+static int bench_decode(bench *x, int32_t n_streams, int32_t context, int32_t steps, int32_t round,
+                        char *err, size_t errlen) {
+    int32_t stride = blocks_for(x, context + steps + 1);
+    int rc = decode_step(x, n_streams, context, stride);
     int64_t began_ns = gs_now_ns();
     for (int32_t i = 1; i <= steps && rc == 0; i++)
         rc = decode_step(x, n_streams, context + i, stride);
     double s = (double)(gs_now_ns() - began_ns) / 1e9;
     if (rc == 0)
         printf("{\"test\":\"decode\",\"streams\":%d,\"context\":%d,\"steps\":%d,\"step_ms\":%.4f,"
-               "\"tok_s\":%.2f}\n",
-               n_streams, context, steps, 1e3 * s / steps, n_streams * steps / s);
+               "\"tok_s\":%.2f,\"round\":%d}\n",
+               n_streams, context, steps, 1e3 * s / steps, n_streams * steps / s, round);
     return rc ? gs_fail(err, errlen, rc, "a step failed: %s", gs_err_text(rc)) : 0;
 }
 
-static int bench_prefill(bench *x, int32_t n, char *err, size_t errlen) {
+static int bench_prefill(bench *x, int32_t n, int32_t round, char *err, size_t errlen) {
     if (n > x->info.max_context || blocks_for(x, n) > (int32_t)x->info.n_kv_blocks)
         return gs_fail(err, errlen, GS_ERR_CONTEXT, "a prompt of %d tokens does not fit", n);
     int64_t began_ns = gs_now_ns();
     int rc = prefill(x, 0, 0, n);
     double s = (double)(gs_now_ns() - began_ns) / 1e9;
     if (rc == 0)
-        printf("{\"test\":\"prefill\",\"tokens\":%d,\"ms\":%.3f,\"tok_s\":%.2f}\n", n, 1e3 * s,
-               n / s);
+        printf("{\"test\":\"prefill\",\"tokens\":%d,\"ms\":%.3f,\"tok_s\":%.2f,\"round\":%d}\n", n,
+               1e3 * s, n / s, round);
     return rc ? gs_fail(err, errlen, rc, "a step failed: %s", gs_err_text(rc)) : 0;
 }
 
-static int run_cells(bench *x, const gs_config_flag *flags, char *err, size_t errlen) {
-    int32_t batches[MAX_CELLS], prompts[MAX_CELLS], contexts[MAX_CELLS], steps[MAX_CELLS];
-    int n_b = read_list(&flags[FLAG_DECODE], "1,2,4,8,16,32", batches, err, errlen);
-    int n_p = read_list(&flags[FLAG_PREFILL], "128,512", prompts, err, errlen);
-    int n_c = read_list(&flags[FLAG_CONTEXT], "128", contexts, err, errlen);
-    int n_s = read_list(&flags[FLAG_STEPS], "32", steps, err, errlen);
-    if (n_b < 0 || n_p < 0 || n_c < 0 || n_s < 0)
+typedef struct cells {
+    int32_t batches[MAX_CELLS], prompts[MAX_CELLS], contexts[MAX_CELLS];
+    int n_batches, n_prompts, n_contexts;
+    int32_t steps, rounds;
+} cells;
+
+static int read_cells(const gs_config_flag *flags, cells *c, char *err, size_t errlen) {
+    int32_t one[MAX_CELLS];
+    int n;
+    c->n_batches = read_list(&flags[FLAG_DECODE], "1,2,4,8,16,32", c->batches, err, errlen);
+    c->n_prompts = read_list(&flags[FLAG_PREFILL], "128,512", c->prompts, err, errlen);
+    c->n_contexts = read_list(&flags[FLAG_CONTEXT], "128", c->contexts, err, errlen);
+    if (c->n_batches < 0 || c->n_prompts < 0 || c->n_contexts < 0)
         return GS_ERR_INVALID;
+    if ((n = read_list(&flags[FLAG_STEPS], "32", one, err, errlen)) < 0)
+        return GS_ERR_INVALID;
+    c->steps = n > 0 ? one[0] : 32;
+    if ((n = read_list(&flags[FLAG_ROUNDS], "1", one, err, errlen)) < 0)
+        return GS_ERR_INVALID;
+    c->rounds = n > 0 ? one[0] : 1;
+    return 0;
+}
+
+static int run_decodes(bench *x, const cells *c, int32_t context, int32_t round, char *err,
+                       size_t errlen) {
+    int32_t most = 0;
     int rc = 0;
-    for (int i = 0; i < n_p && rc == 0; i++)
-        rc = bench_prefill(x, prompts[i], err, errlen);
-    for (int c = 0; c < n_c && rc == 0; c++) {
-        for (int i = 0; i < n_b && rc == 0; i++)
-            rc = bench_decode(x, batches[i], contexts[c], n_s > 0 ? steps[0] : 32, err, errlen);
+    for (int i = 0; i < c->n_batches; i++)
+        most = c->batches[i] > most ? c->batches[i] : most;
+    if (most > 0)
+        rc = check_fit(x, most, context, c->steps, err, errlen);
+    if (most == 0 || rc != 0)
+        return rc;
+    rc = make_contexts(x, most, context, blocks_for(x, context + c->steps + 1));
+    if (rc != 0)
+        return gs_fail(err, errlen, rc, "a step failed: %s", gs_err_text(rc));
+    for (int i = 0; i < c->n_batches && rc == 0; i++)
+        rc = bench_decode(x, c->batches[i], context, c->steps, round, err, errlen);
+    return rc;
+}
+
+static int run_cells(bench *x, const gs_config_flag *flags, char *err, size_t errlen) {
+    cells c;
+    int rc = read_cells(flags, &c, err, errlen);
+    if (rc == 0)
+        printf("{\"test\":\"model\",\"kv_bytes_per_token\":%.1f}\n",
+               (double)x->info.kv_bytes / x->info.n_kv_blocks / x->info.block_tokens);
+    for (int32_t r = 0; r < c.rounds && rc == 0; r++) {
+        for (int i = 0; i < c.n_prompts && rc == 0; i++)
+            rc = bench_prefill(x, c.prompts[i], r, err, errlen);
+        for (int i = 0; i < c.n_contexts && rc == 0; i++)
+            rc = run_decodes(x, &c, c.contexts[i], r, err, errlen);
+        fflush(stdout);
     }
     return rc;
 }
@@ -155,7 +218,8 @@ static int prepare(bench *x, char *err, size_t errlen) {
     x->blocks = gs_array(x->info.n_kv_blocks, sizeof(uint32_t));
     x->items = gs_calloc((size_t)x->info.max_seqs, sizeof(*x->items));
     x->samples = gs_calloc((size_t)x->info.max_seqs, sizeof(*x->samples));
-    if (!x->tokens || !x->blocks || !x->items || !x->samples)
+    x->copies = gs_array((size_t)blocks_for(x, x->info.max_context), sizeof(*x->copies));
+    if (!x->tokens || !x->blocks || !x->items || !x->samples || !x->copies)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     for (int32_t i = 0; i < x->info.max_context + 8; i++)
         x->tokens[i] = (int32_t)gs_rng_below(&rng, (uint64_t)x->info.n_vocab);
@@ -176,6 +240,7 @@ static int bench_run(gs_config *cfg, const gs_config_flag *flags, char *err, siz
     gs_free(x.blocks);
     gs_free(x.items);
     gs_free(x.samples);
+    gs_free(x.copies);
     if (x.b)
         x.b->ops->destroy(x.b);
     gs_loader_close(&loader);
@@ -189,6 +254,7 @@ int gs_cmd_bench(int argc, char **argv) {
         [FLAG_PREFILL] = {"prefill", "LIST", "prompt lengths (128,512)", NULL},
         [FLAG_CONTEXT] = {"depth", "LIST", "tokens each stream has already (128)", NULL},
         [FLAG_STEPS] = {"steps", "N", "decode steps per cell (32)", NULL},
+        [FLAG_ROUNDS] = {"rounds", "N", "times to go through all cells (1)", NULL},
     };
     gs_config cfg;
     char err[512] = "";
