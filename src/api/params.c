@@ -1,4 +1,4 @@
-#include "api/params.h"
+#include "api/params_impl.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -162,8 +162,37 @@ const gs_field gs_gen_fields[] = {
         "{'type':'string'}",
         "flex: background; anything else: the default class."),
     GS_ROW_JSON("tools", GS_IN_CHAT,
-        "{'type':'array','items':{'type':'object'}}",
+        "{'type':'array','maxItems':128,'items':{'type':'object','required':['function'],"
+        "'properties':{'type':{'const':'function'},'function':{'type':'object',"
+        "'required':['name'],'properties':{"
+        "'name':{'type':'string','pattern':'^[A-Za-z0-9_.:/-]{1,64}$'},"
+        "'description':{'type':'string'},'parameters':{'type':'object'}}}}}}",
         "Functions that the model may call."),
+    GS_ROW_JSON("tool_choice", GS_IN_CHAT,
+        "{'anyOf':[{'enum':['none','auto','required']},{'type':'object','properties':{"
+        "'type':{'const':'function'},'function':{'type':'object','properties':{"
+        "'name':{'type':'string'}},'required':['name']}},'required':['function']}]}",
+        "none, auto (the default), required (at least one call) or the function to call."),
+    GS_ROW("parallel_tool_calls", BOOL, GS_IN_CHAT, AT(parallel_tool_calls), 0, 0,
+     "Whether a required answer may hold several calls. Default true."),
+    GS_ROW_JSON("response_format", GS_IN_BOTH,
+        "{'type':'object','required':['type'],'properties':{"
+        "'type':{'enum':['text','json_object','json_schema']},'json_schema':{'type':'object',"
+        "'required':['schema'],'properties':{'name':{'type':'string'},"
+        "'strict':{'type':'boolean'},'schema':{'type':'object'}}}}}",
+        "The answer is a JSON object, or fits a schema. Always strict."),
+    GS_ROW_JSON("grammar", GS_IN_BOTH,
+        "{'type':'string'}",
+        "The answer fits this grammar: Lark, or GBNF when it has a rule root."),
+    GS_ROW_JSON("regex", GS_IN_BOTH,
+        "{'type':'string'}",
+        "The whole answer fits this regular expression."),
+    GS_ROW_JSON("chat_template_kwargs", GS_IN_CHAT,
+        "{'type':'object'}",
+        "Variables of the model's chat template, as enable_thinking."),
+    GS_ROW_JSON("reasoning_effort", GS_IN_CHAT,
+        "{'type':'string'}",
+        "none: enable_thinking is false; else a variable of the chat template."),
     GS_ROWS_END};
 // clang-format on
 
@@ -361,6 +390,8 @@ int gs_gen_params_read(const json_t *root, bool chat, int32_t n_vocab, gs_gen_pa
     if (chat && read_chat_logprobs(root, p, e) != 0)
         return e->code;
     if (read_rest(root, n_vocab, p, e) != 0)
+        return e->code;
+    if (gs_params_read_output(root, p, e) != 0)
         return e->code;
     if (!p->has_seed)
         return gs_random_bytes(&p->sampler.seed, sizeof(p->sampler.seed)) == 0

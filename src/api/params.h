@@ -55,8 +55,9 @@ typedef enum gs_tool_choice {
     GS_TOOLS_NAMED     /* a call of tool_name */
 } gs_tool_choice;
 
-#define GS_MAX_TOOLS     128
-#define GS_MAX_TOOL_NAME 64
+#define GS_MAX_CONSTRAINT_BYTES 262144
+#define GS_MAX_TOOLS            128
+#define GS_MAX_TOOL_NAME        64
 
 typedef enum gs_field_type {
     GS_FIELD_FLOAT,  /* float at offset, min .. max */
@@ -110,12 +111,12 @@ typedef struct gs_gen_params {
     int32_t n_bias;
     char user[128];
     /* Chat. Other dialects write their bodies in OpenAI's form before they are read. */
-    json_t *tools; /* reference: the array, checked; NULL: none given */
+    json_t *tools; /* OpenAI's array, checked, with nothing left out; NULL: none given */
     gs_tool_choice tool_choice;
     char tool_name[GS_MAX_TOOL_NAME + 1]; /* with GS_TOOLS_NAMED */
     bool parallel_tool_calls;
     gs_constraint constraint;
-    json_t *template_vars; /* reference: chat_template_kwargs, e.g. {"enable_thinking": false} */
+    json_t *template_vars; /* chat_template_kwargs, e.g. {"enable_thinking": false} */
 } gs_gen_params;
 
 /* Parses the text as JSON with the limits of docs/api.md. NULL and *e on failure. */

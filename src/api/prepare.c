@@ -123,22 +123,23 @@ static int prepare_chat(gs_req *r) {
     const gs_served_model *m = r->api->cfg.model;
     gs_api_error *e = &r->error;
     json_t *messages = json_object_get(r->body, "messages");
-    json_t *tools = json_object_get(r->body, "tools");
+    const json_t *tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools;
     int rc = check_messages(messages, e);
     if (rc != 0)
         return rc;
-    if (tools && !json_is_null(tools) && !json_is_array(tools))
-        return gs_api_fail(e, GS_ERR_INVALID, "tools", "'tools' must be an array.");
     char *mj = json_dumps(messages, JSON_COMPACT);
-    char *tj = tools && json_array_size(tools) > 0 ? json_dumps(tools, JSON_COMPACT) : NULL;
+    char *tj = tools ? json_dumps(tools, JSON_COMPACT) : NULL;
+    char *xj = r->p.template_vars ? json_dumps(r->p.template_vars, JSON_COMPACT) : NULL;
     gs_buf text = {0};
     char err[256] = "";
     gs_chat_input in = {.messages_json = mj,
                         .tools_json = tj,
+                        .extra_json = xj,
                         .add_generation_prompt = true,
                         .guard = m->tokenizer,
                         .now_s = gs_wall_s()};
-    rc = mj ? gs_chat_render(m->chat, &in, &text, err, sizeof(err)) : GS_ERR_NOMEM;
+    bool whole = mj && (tj || !tools) && (xj || !r->p.template_vars);
+    rc = whole ? gs_chat_render(m->chat, &in, &text, err, sizeof(err)) : GS_ERR_NOMEM;
     if (rc == 0) {
         int flags = GS_TOK_PARSE_SPECIAL | GS_TOK_GUARDED;
         if (!begins_with_bos(m, &text))
@@ -151,6 +152,7 @@ static int prepare_chat(gs_req *r) {
     gs_buf_deinit(&text);
     free(mj);
     free(tj);
+    free(xj);
     return rc;
 }
 

@@ -404,11 +404,23 @@ static int check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
     return e->code;
 }
 
+/* Not built in yet. */
+static int check_constraint(gs_req *r) {
+    const char *field = r->p.constraint.kind != GS_CONSTRAINT_NONE ? r->p.constraint.field
+                        : r->p.tool_choice >= GS_TOOLS_REQUIRED    ? "tool_choice"
+                                                                   : NULL;
+    return field ? gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, field,
+                               "'%s': this server can't constrain its output.", field)
+                 : 0;
+}
+
 static int read_params(gs_req *r, bool chat) {
     const gs_served_model *m = r->api->cfg.model;
     int rc = check_model(r->api, r->body, &r->error);
     if (rc == 0)
         rc = gs_gen_params_read(r->body, chat, gs_tok_n_vocab(m->tokenizer), &r->p, &r->error);
+    if (rc == 0)
+        rc = check_constraint(r);
     if (rc == 0)
         rc = count_prompts(r, chat, &r->error);
     if (rc == 0 && !chat && json_is_string(json_object_get(r->body, "suffix")))

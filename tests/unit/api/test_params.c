@@ -21,6 +21,7 @@ static gs_api_error e;
 
 static int read_text(const char *text, bool chat) {
     memset(&e, 0, sizeof e);
+    gs_gen_params_deinit(&p);
     json_t *root = gs_api_parse_json(text, strlen(text), &e);
     if (!root)
         return e.code;
@@ -317,8 +318,105 @@ static void depth_bombs_are_refused_before_parsing(void **state) {
     gs_buf_deinit(&b);
 }
 
+#define ONE_TOOL  "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"get\"}}]"
+#define FORMAT(f) "{\"response_format\": " f "}"
+
+static void tools_are_read(void **state) {
+    (void)state;
+    accepted("{" ONE_TOOL "}", true);
+    char *text = json_dumps(p.tools, JSON_COMPACT);
+    assert_string_equal(text,
+                        "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"description\":"
+                        "\"\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]");
+    free(text);
+    assert_int_equal(p.tool_choice, GS_TOOLS_AUTO);
+    assert_true(p.parallel_tool_calls);
+    accepted("{" ONE_TOOL ", \"tool_choice\": \"none\", \"parallel_tool_calls\": false}", true);
+    assert_int_equal(p.tool_choice, GS_TOOLS_NONE);
+    assert_false(p.parallel_tool_calls);
+    accepted("{" ONE_TOOL ", \"tool_choice\": \"required\", \"ignore_eos\": true}", true);
+    assert_int_equal(p.tool_choice, GS_TOOLS_REQUIRED);
+    assert_false(p.sampler.ignore_eos);
+    accepted("{" ONE_TOOL ", \"tool_choice\": {\"type\": \"function\", \"function\": "
+             "{\"name\": \"get\"}}}",
+             true);
+    assert_int_equal(p.tool_choice, GS_TOOLS_NAMED);
+    assert_string_equal(p.tool_name, "get");
+    accepted("{\"tools\": [], \"tool_choice\": \"auto\"}", true);
+    assert_null(p.tools);
+    accepted("{\"tools\": 1, \"tool_choice\": 2}", false); /* fields of chats only */
+}
+
+static void wrong_tools_are_refused(void **state) {
+    (void)state;
+    refused("{\"tools\": {}}", true, "tools");
+    refused("{\"tools\": [1]}", true, "tools[0]");
+    refused("{\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"get\"}}, {}]}", true,
+            "tools[1]");
+    refused("{\"tools\": [{\"type\": \"web_search\", \"function\": {\"name\": \"get\"}}]}", true,
+            "tools[0]");
+    refused("{\"tools\": [{\"function\": {\"name\": \"\"}}]}", true, "tools[0]");
+    refused("{\"tools\": [{\"function\": {\"name\": \"<a>\"}}]}", true, "tools[0]");
+    refused("{\"tools\": [{\"function\": {\"name\": \"a\", \"description\": 1}}]}", true,
+            "tools[0]");
+    refused("{\"tools\": [{\"function\": {\"name\": \"a\", \"parameters\": []}}]}", true,
+            "tools[0]");
+    refused("{\"tool_choice\": \"required\"}", true, "tool_choice");
+    refused("{\"tool_choice\": \"any\"}", true, "tool_choice");
+    refused("{" ONE_TOOL ", \"tool_choice\": {\"function\": {\"name\": \"put\"}}}", true,
+            "tool_choice");
+    refused("{" ONE_TOOL ", \"tool_choice\": {}}", true, "tool_choice");
+    refused("{\"parallel_tool_calls\": 1}", true, "parallel_tool_calls");
+    refused("{\"chat_template_kwargs\": 1}", true, "chat_template_kwargs");
+    refused("{\"reasoning_effort\": 1}", true, "reasoning_effort");
+}
+
+static void constraints_are_read(void **state) {
+    (void)state;
+    accepted(FORMAT("{\"type\": \"text\"}"), true);
+    assert_int_equal(p.constraint.kind, GS_CONSTRAINT_NONE);
+    accepted(FORMAT("{\"type\": \"json_object\"}"), true);
+    assert_int_equal(p.constraint.kind, GS_CONSTRAINT_JSON_OBJECT);
+    accepted(FORMAT("{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"x\", \"strict\": "
+                    "true, \"schema\": {\"type\": \"integer\"}}}"),
+             true);
+    assert_int_equal(p.constraint.kind, GS_CONSTRAINT_JSON_SCHEMA);
+    assert_string_equal(p.constraint.text, "{\"type\":\"integer\"}");
+    accepted(FORMAT("{\"type\": \"json_object\", \"schema\": {}}"), true);
+    assert_string_equal(p.constraint.text, "{}");
+    accepted("{\"regex\": \"[a-z]+\", \"ignore_eos\": true}", false);
+    assert_int_equal(p.constraint.kind, GS_CONSTRAINT_REGEX);
+    assert_string_equal(p.constraint.text, "[a-z]+");
+    assert_false(p.sampler.ignore_eos);
+    accepted("{\"grammar\": \"start: \\\"a\\\"\"}", false);
+    assert_int_equal(p.constraint.kind, GS_CONSTRAINT_GRAMMAR);
+    refused(FORMAT("1"), true, "response_format");
+    refused(FORMAT("{}"), true, "response_format");
+    refused(FORMAT("{\"type\": \"xml\"}"), true, "response_format");
+    refused(FORMAT("{\"type\": \"json_schema\"}"), true, "response_format");
+    refused(FORMAT("{\"type\": \"json_schema\", \"json_schema\": {\"schema\": 1}}"), true,
+            "response_format");
+    refused("{\"regex\": 1}", true, "regex");
+    refused("{\"regex\": \"a\", \"grammar\": \"b\"}", true, "regex");
+}
+
+static void template_variables_are_read(void **state) {
+    (void)state;
+    accepted("{\"chat_template_kwargs\": {\"enable_thinking\": true}, \"reasoning_effort\": "
+             "\"none\"}",
+             true);
+    assert_true(json_is_false(json_object_get(p.template_vars, "enable_thinking")));
+    accepted("{\"reasoning_effort\": \"low\"}", true);
+    assert_string_equal(json_string_value(json_object_get(p.template_vars, "reasoning_effort")),
+                        "low");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tools_are_read),
+        cmocka_unit_test(wrong_tools_are_refused),
+        cmocka_unit_test(constraints_are_read),
+        cmocka_unit_test(template_variables_are_read),
         cmocka_unit_test(every_number_has_its_bounds),
         cmocka_unit_test(flags_are_true_or_false),
         cmocka_unit_test(values_arrive_where_they_belong),
