@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "api/facts.h"
 #include "api/outparse.h"
 #include "engine/engine.h"
 #include "http/http.h"
@@ -25,6 +26,7 @@ typedef struct gs_served_model {
     gs_tokenizer *tokenizer;
     gs_chat_template *chat;
     const gs_out_format *format; /* how it writes calls and reasoning; static */
+    gs_model_facts facts;
     int64_t created_s;
     double load_ms;
 } gs_served_model;

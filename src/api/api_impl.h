@@ -18,8 +18,6 @@ typedef struct gs_persons {
 typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_buf *out,
                               gs_api_error *e);
 typedef struct gs_api_job gs_api_job; /* routes.c */
-/* A generating request: refuses it when too many are being answered. Takes rq and body. */
-void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, bool chat);
 
 struct gs_api {
     gs_api_config cfg;
@@ -47,8 +45,15 @@ void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uin
 bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq);
 
 /* routes.c */
-/* A generating request: refuses it when too many are being answered. Takes rq and body. */
-void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, bool chat);
+/* A generating request: refuses it when too many are being answered. Takes rq, body and note, as
+ * gs_req_start does. */
+void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
+                  bool chat);
+/* Replies with what was written and frees it; half an answer is none. */
+void gs_api_reply_json(gs_http_request *rq, int status, gs_buf *out);
+/* What the model's chat template shows that it can take. */
+bool gs_model_takes_tools(const gs_served_model *m);
+bool gs_model_thinks(const gs_served_model *m);
 void gs_api_on_request(void *user, gs_http_request *rq);
 /* The client of a job is gone. False: rq is not a job's. */
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq);

@@ -169,14 +169,7 @@ static void event_begin(gs_req *r, gs_jsonw *w) {
 static void event_end(gs_req *r, gs_jsonw *w) {
     gs_jsonw_end_obj(w);
     gs_buf_str(&r->out, "\n\n");
-    if (!r->rq)
-        return;
-    if (r->out.failed) { /* a stream with a hole must not look whole */
-        gs_http_abort(r->rq);
-        r->rq = NULL;
-        return;
-    }
-    gs_http_write(r->rq, r->out.data, r->out.len);
+    gs_req_write(r);
 }
 
 /* The end of an event that holds one choice; the usage comes in an event of its own. */
@@ -428,6 +421,7 @@ const gs_dialect gs_dialect_chat = {
     .stream_error = stream_error,
     .whole = chat_whole,
     .alive = ": waiting\n\n",
+    .alive_after_ns = 10 * GS_NS_PER_S,
 };
 
 const gs_dialect gs_dialect_completion = {
@@ -441,4 +435,5 @@ const gs_dialect gs_dialect_completion = {
     .stream_error = stream_error,
     .whole = text_whole,
     .alive = ": waiting\n\n",
+    .alive_after_ns = 10 * GS_NS_PER_S,
 };

@@ -130,6 +130,8 @@ const gs_field gs_gen_fields[] = {
      "completions 16."),
     GS_ROW("max_completion_tokens", INT, GS_IN_CHAT, AT(max_tokens), 1, INT32_MAX,
      "Another name of max_tokens."),
+    GS_ROW("num_ctx", INT, GS_IN_BOTH, AT(num_ctx), 0, INT32_MAX,
+     "Cap of prompt and answer together for this request, in tokens. Default 0: the context."),
     GS_ROW("n", INT, GS_IN_BOTH, AT(n), 1, GS_MAX_CHOICES, "Answers to each prompt. Default 1."),
     GS_ROW("stream", BOOL, GS_IN_BOTH, AT(stream), 0, 0,
      "Send the answer as server-sent events while it is made. Default false."),

@@ -103,6 +103,9 @@ typedef struct gs_gen_params {
     gs_sampler sampler; /* bias and eog not set here */
     int32_t max_tokens; /* -1: as much as the context leaves */
     int32_t n;
+    int32_t num_ctx;    /* cap of prompt and output together; 0: the context */
+    bool truncate;      /* a conversation that does not fit loses its oldest messages */
+    bool parse_special; /* completions: control tokens spelt in the prompt are these tokens */
     bool stream, include_usage, echo;
     bool has_seed;
     bool chat;

@@ -111,22 +111,18 @@ static int check_messages(json_t *messages, gs_api_error *e) {
     return 0;
 }
 
-static bool begins_with_bos(const gs_served_model *m, const gs_buf *text) {
+static bool begins_with_bos(const gs_served_model *m, const char *text, size_t n) {
     int32_t bos = gs_tok_bos(m->tokenizer);
     if (bos < 0)
         return false;
     gs_str s = gs_tok_spelling(m->tokenizer, bos);
-    return s.len > 0 && text->len >= s.len && memcmp(text->data, s.data, s.len) == 0;
+    return s.len > 0 && n >= s.len && memcmp(text, s.data, s.len) == 0;
 }
 
-static int prepare_chat(gs_req *r) {
+/* The template's text of the messages as ids, in place of what *ids held. */
+static int render(gs_req *r, const json_t *messages, gs_ids *ids) {
     const gs_served_model *m = r->api->cfg.model;
-    gs_api_error *e = &r->error;
-    json_t *messages = json_object_get(r->body, "messages");
     const json_t *tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools;
-    int rc = check_messages(messages, e);
-    if (rc != 0)
-        return rc;
     char *mj = json_dumps(messages, JSON_COMPACT);
     char *tj = tools ? json_dumps(tools, JSON_COMPACT) : NULL;
     char *xj = r->p.template_vars ? json_dumps(r->p.template_vars, JSON_COMPACT) : NULL;
@@ -139,16 +135,17 @@ static int prepare_chat(gs_req *r) {
                         .guard = m->tokenizer,
                         .now_s = gs_wall_s()};
     bool whole = mj && (tj || !tools) && (xj || !r->p.template_vars);
-    rc = whole ? gs_chat_render(m->chat, &in, &text, err, sizeof(err)) : GS_ERR_NOMEM;
+    int rc = whole ? gs_chat_render(m->chat, &in, &text, err, sizeof(err)) : GS_ERR_NOMEM;
+    ids->len = 0;
     if (rc == 0) {
         int flags = GS_TOK_PARSE_SPECIAL | GS_TOK_GUARDED;
-        if (!begins_with_bos(m, &text))
+        if (!begins_with_bos(m, text.data ? text.data : "", text.len))
             flags |= GS_TOK_ADD_SPECIAL;
-        rc = gs_tok_encode(m->tokenizer, text.data ? text.data : "", text.len, flags,
-                           &r->prompts[0], err, sizeof(err));
+        rc = gs_tok_encode(m->tokenizer, text.data ? text.data : "", text.len, flags, ids, err,
+                           sizeof(err));
     }
     if (rc != 0)
-        gs_api_fail(e, rc, "messages", "%s", err[0] ? err : gs_err_text(rc));
+        gs_api_fail(&r->error, rc, "messages", "%s", err[0] ? err : gs_err_text(rc));
     gs_buf_deinit(&text);
     free(mj);
     free(tj);
@@ -156,11 +153,126 @@ static int prepare_chat(gs_req *r) {
     return rc;
 }
 
+/* ---- Conversations that do not fit: the oldest messages go, as in Ollama --------------------- */
+
+static bool has_role(const json_t *msg, const char *role) {
+    return strcmp(json_string_value(json_object_get(msg, "role")), role) == 0;
+}
+
+/* Whether it leaves less room for the answer than that wants, within reason. */
+static bool too_long(const gs_req *r) {
+    int32_t want = r->p.max_tokens > 0 ? r->p.max_tokens : r->context / 8;
+    int32_t room = want < r->context / 4 ? want : r->context / 4;
+    return (int64_t)r->prompts[0].len + room > r->context;
+}
+
+/* The system's messages and everything from the given one on. NULL: out of memory. */
+static json_t *without_oldest(json_t *messages, size_t from) {
+    json_t *kept = json_array();
+    size_t i;
+    json_t *msg;
+    json_array_foreach(messages, i, msg) {
+        if ((i >= from || has_role(msg, "system") || has_role(msg, "developer")) &&
+            json_array_append(kept, msg) != 0) {
+            json_decref(kept);
+            return NULL;
+        }
+    }
+    return kept;
+}
+
+static int render_from(gs_req *r, json_t *messages, size_t from) {
+    json_t *kept = without_oldest(messages, from);
+    int rc = kept ? render(r, kept, &r->prompts[0])
+                  : gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
+    json_decref(kept);
+    return rc;
+}
+
+/*
+ * Begins the conversation with a later message of the user (templates want turns to alternate),
+ * with the earliest one that leaves room for an answer, else with the last one. Fewer messages are
+ * fewer tokens, so it is found by halving: each try renders the whole template.
+ */
+static int drop_oldest(gs_req *r, json_t *messages) {
+    size_t n_turns = 0, i;
+    size_t *turns = gs_array(json_array_size(messages), sizeof(*turns));
+    const json_t *msg;
+    if (!turns)
+        return gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
+    json_array_foreach(messages, i, msg) {
+        if (has_role(msg, "user"))
+            turns[n_turns++] = i;
+    }
+    size_t low = 0, high = n_turns > 0 ? n_turns - 1 : 0, rendered = SIZE_MAX;
+    int rc = 0;
+    while (rc == 0 && low < high) {
+        rendered = low + (high - low) / 2;
+        rc = render_from(r, messages, turns[rendered]);
+        if (too_long(r))
+            low = rendered + 1;
+        else
+            high = rendered;
+    }
+    if (rc == 0 && n_turns > 0 && rendered != low)
+        rc = render_from(r, messages, turns[low]);
+    gs_free(turns);
+    return rc;
+}
+
+static int prepare_chat(gs_req *r) {
+    json_t *messages = json_object_get(r->body, "messages");
+    int rc = check_messages(messages, &r->error);
+    if (rc == 0)
+        rc = render(r, messages, &r->prompts[0]);
+    if (rc == 0 && r->p.truncate && too_long(r))
+        rc = drop_oldest(r, messages);
+    return rc;
+}
+
+/* What the user typed is the whole prompt, so it may spell control tokens where asked to. */
+static int text_flags(const gs_req *r, const json_t *v) {
+    const gs_served_model *m = r->api->cfg.model;
+    if (!r->p.parse_special)
+        return GS_TOK_ADD_SPECIAL;
+    bool has_bos = begins_with_bos(m, json_string_value(v), json_string_length(v));
+    return GS_TOK_PARSE_SPECIAL | (has_bos ? 0 : GS_TOK_ADD_SPECIAL);
+}
+
+/* BOS PREFIX prompt SUFFIX suffix MIDDLE: the order that models are trained to continue. */
+static int prompt_fim(gs_req *r, const json_t *prefix, const json_t *suffix) {
+    const gs_served_model *m = r->api->cfg.model;
+    const gs_model_facts *f = &m->facts;
+    gs_ids *ids = &r->prompts[0];
+    char err[256] = "";
+    int rc = 0;
+    if (gs_tok_add_bos(m->tokenizer))
+        rc = gs_ids_push(ids, gs_tok_bos(m->tokenizer));
+    if (rc == 0)
+        rc = gs_ids_push(ids, f->fim_prefix);
+    if (rc == 0)
+        rc = gs_tok_encode(m->tokenizer, json_string_value(prefix), json_string_length(prefix), 0,
+                           ids, err, sizeof(err));
+    if (rc == 0)
+        rc = gs_ids_push(ids, f->fim_suffix);
+    if (rc == 0)
+        rc = gs_tok_encode(m->tokenizer, json_string_value(suffix), json_string_length(suffix), 0,
+                           ids, err, sizeof(err));
+    if (rc == 0)
+        rc = gs_ids_push(ids, f->fim_middle);
+    if (rc == 0 && r->p.echo)
+        rc = gs_buf_add(&r->echo_text[0], json_string_value(prefix), json_string_length(prefix));
+    if (rc != 0)
+        gs_api_fail(&r->error, rc, "suffix", "'prompt' and 'suffix': %s",
+                    err[0] ? err : gs_err_text(rc));
+    return rc;
+}
+
 static int prompt_text(gs_req *r, int32_t i, const json_t *v) {
     const gs_served_model *m = r->api->cfg.model;
     char err[256] = "";
     int rc = gs_tok_encode(m->tokenizer, json_string_value(v), json_string_length(v),
-                           GS_TOK_ADD_SPECIAL, &r->prompts[i], err, sizeof(err));
+                           text_flags(r, v), &r->prompts[i], err, sizeof(err));
     if (rc == 0 && r->p.echo)
         rc = gs_buf_add(&r->echo_text[i], json_string_value(v), json_string_length(v));
     if (rc != 0)
@@ -189,6 +301,9 @@ static int prompt_ids(gs_req *r, int32_t i, const json_t *v) {
 
 static int prepare_completion(gs_req *r) {
     const json_t *v = json_object_get(r->body, "prompt");
+    const json_t *suffix = json_object_get(r->body, "suffix");
+    if (json_is_string(suffix))
+        return prompt_fim(r, v, suffix);
     if (r->n_prompts == 1 && json_is_string(v))
         return prompt_text(r, 0, v);
     if (r->n_prompts == 1 && json_is_integer(json_array_get(v, 0)))
@@ -209,6 +324,15 @@ static int prepare_completion(gs_req *r) {
     return 0;
 }
 
+/* The engine knows the model's context, but not this request's own cap. */
+static int over_num_ctx(gs_req *r, int32_t i) {
+    gs_api_fail(&r->error, GS_ERR_CONTEXT, r->p.chat ? "messages" : "prompt",
+                "The prompt has %zu tokens; 'num_ctx' allows this request %d, the answer included.",
+                r->prompts[i].len, r->context);
+    r->error.name = "context_length_exceeded";
+    return r->error.code;
+}
+
 int gs_req_prepare(gs_req *r) {
     int rc = r->p.chat ? prepare_chat(r) : prepare_completion(r);
     for (int32_t i = 0; rc == 0 && i < r->n_prompts; i++) {
@@ -218,6 +342,8 @@ int gs_req_prepare(gs_req *r) {
         else if (r->prompts[i].len > INT32_MAX / 2)
             rc = gs_api_fail(&r->error, GS_ERR_CONTEXT, r->p.chat ? "messages" : "prompt",
                              "The prompt is far too long.");
+        else if (r->p.num_ctx > 0 && (int64_t)r->prompts[i].len >= r->context)
+            rc = over_num_ctx(r, i);
     }
     return rc;
 }

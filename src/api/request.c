@@ -11,8 +11,8 @@
 #include "base/sys.h"
 
 /* Clients give up on silent connections (Node: 300 s without headers). */
-#define ALIVE_STREAM_NS (10 * GS_NS_PER_S)
-#define ALIVE_WHOLE_NS  (20 * GS_NS_PER_S)
+#define ALIVE_AGAIN_NS (10 * GS_NS_PER_S)
+#define ALIVE_WHOLE_NS (20 * GS_NS_PER_S)
 
 /* ---- Release
  * ------------------------------------------------------------------------------------- */
@@ -46,6 +46,8 @@ static void req_free(gs_req *r) {
     gs_buf_deinit(&r->shown);
     gs_gen_params_deinit(&r->p);
     json_decref(r->body);
+    json_decref(r->note);
+    gs_free(r->blocks.v);
     gs_free(r);
 }
 
@@ -116,6 +118,24 @@ void gs_req_fail(gs_req *r, const gs_api_error *e) {
     maybe_free(r);
 }
 
+void gs_req_cut(gs_req *r) {
+    gs_http_request *rq = r->rq;
+    r->state = GS_REQ_DONE;
+    r->rq = NULL;
+    cancel_all(r);
+    if (rq)
+        gs_http_abort(rq);
+}
+
+void gs_req_write(gs_req *r) {
+    if (!r->rq)
+        return;
+    if (r->out.failed)
+        gs_req_cut(r);
+    else
+        gs_http_write(r->rq, r->out.data, r->out.len);
+}
+
 static void finish_answer(gs_req *r) {
     r->state = GS_REQ_DONE;
     if (r->rq && r->p.stream) {
@@ -144,12 +164,12 @@ static void finish_answer(gs_req *r) {
 static void sign_of_life(gs_req *r, int64_t now_ns) {
     if (!r->rq || r->state == GS_REQ_DONE)
         return;
-    if (r->p.stream && r->headers_sent && now_ns - r->last_write_ns >= ALIVE_STREAM_NS) {
+    if (r->p.stream && r->headers_sent && now_ns - r->last_write_ns >= r->dialect->alive_after_ns) {
         gs_http_write(r->rq, r->dialect->alive, strlen(r->dialect->alive));
         r->last_write_ns = now_ns;
     } else if (!r->p.stream && r->state == GS_REQ_RUNNING &&
                now_ns - (r->headers_sent ? r->last_write_ns : r->began_ns) >=
-                   (r->headers_sent ? ALIVE_STREAM_NS : ALIVE_WHOLE_NS)) {
+                   (r->headers_sent ? ALIVE_AGAIN_NS : ALIVE_WHOLE_NS)) {
         /* White space before the object is legal JSON. */
         begin_headers(r, r->dialect->whole_type);
         gs_http_write(r->rq, " ", 1);
@@ -272,7 +292,9 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
     const gs_ids *prompt = &r->prompts[choice / r->p.n];
     gs_backend_info info;
     gs_engine_info(r->api->engine, &info);
-    int32_t left = info.max_context - (int32_t)prompt->len;
+    int32_t context =
+        r->p.num_ctx > 0 && r->p.num_ctx < info.max_context ? r->p.num_ctx : info.max_context;
+    int32_t left = context - (int32_t)prompt->len;
     int32_t max_output = r->p.max_tokens < 0 || r->p.max_tokens > left ? left : r->p.max_tokens;
     gs_seq *q = gs_seq_create(prompt->data, (int32_t)prompt->len, max_output > 0 ? max_output : 1);
     if (!q)
@@ -337,6 +359,7 @@ static void submit(gs_req *r) {
         return;
     }
     r->state = GS_REQ_SUBMITTED;
+    r->submitted_ns = gs_now_ns();
     for (int32_t i = 0; i < r->n_choices; i++) {
         r->n_out++;
         gs_engine_submit(r->api->engine, r->choices[i].seq);
@@ -350,10 +373,14 @@ static void prepared(gs_req *r, int rc) {
         maybe_free(r);
         return;
     }
-    if (rc != 0)
+    if (rc != 0) {
         gs_req_fail(r, &r->error);
-    else
+    } else if (r->dialect->prompt_only) {
+        finish_answer(r);
+        maybe_free(r);
+    } else {
         submit(r);
+    }
 }
 
 static void work_run(uv_work_t *w) {
@@ -387,7 +414,7 @@ static int count_prompts(gs_req *r, bool chat, gs_api_error *e) {
     return 0;
 }
 
-static int check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
+int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
     const json_t *v = json_object_get(body, "model");
     if (!v || json_is_null(v))
         return 0;
@@ -414,18 +441,49 @@ static int check_constraint(gs_req *r) {
                  : 0;
 }
 
+static int check_suffix(gs_req *r) {
+    const gs_served_model *m = r->api->cfg.model;
+    const json_t *v = json_object_get(r->body, "suffix");
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_string(v) || r->n_prompts != 1 ||
+        !json_is_string(json_object_get(r->body, "prompt")))
+        return gs_api_fail(
+            &r->error, GS_ERR_INVALID, "suffix",
+            "'suffix' must be a string and goes with one 'prompt' that is a string.");
+    if (!m->facts.has_fim)
+        return gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "suffix",
+                           "The model '%.80s' has no fill-in-the-middle tokens; 'suffix' can't be "
+                           "used.",
+                           m->name);
+    return 0;
+}
+
+static int32_t context_of(const gs_req *r) {
+    gs_backend_info info;
+    gs_engine_info(r->api->engine, &info);
+    bool capped = r->p.num_ctx > 0 && r->p.num_ctx < info.max_context;
+    return capped ? r->p.num_ctx : info.max_context;
+}
+
 static int read_params(gs_req *r, bool chat) {
     const gs_served_model *m = r->api->cfg.model;
-    int rc = check_model(r->api, r->body, &r->error);
+    const char *asked = json_string_value(json_object_get(r->body, "model"));
+    int rc = gs_api_check_model(r->api, r->body, &r->error);
+    if (rc == 0 && asked)
+        snprintf(r->asked_model, sizeof(r->asked_model), "%s", asked);
     if (rc == 0)
         rc = gs_gen_params_read(r->body, chat, gs_tok_n_vocab(m->tokenizer), &r->p, &r->error);
+    if (rc == 0 && r->dialect->read)
+        rc = r->dialect->read(r->body, &r->p, &r->error);
     if (rc == 0)
         rc = check_constraint(r);
     if (rc == 0)
+        r->context = context_of(r);
+    if (rc == 0)
         rc = count_prompts(r, chat, &r->error);
-    if (rc == 0 && !chat && json_is_string(json_object_get(r->body, "suffix")))
-        rc = gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "suffix",
-                         "This model has no fill-in-the-middle tokens; 'suffix' can't be used.");
+    if (rc == 0 && !chat)
+        rc = check_suffix(r);
     return rc;
 }
 
@@ -464,12 +522,14 @@ static void choose_class(gs_req *r) {
                                           : GS_CLASS_CHAT;
 }
 
-void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect *d, bool chat) {
+void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
+                  bool chat) {
     gs_req *r = gs_calloc(1, sizeof(*r));
     if (!r) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
         json_decref(body);
+        json_decref(note);
         gs_api_reply_error(rq, &e);
         return;
     }
@@ -477,6 +537,7 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect
                   .rq = rq,
                   .dialect = d,
                   .body = body,
+                  .note = note,
                   .created_s = gs_wall_s(),
                   .began_ns = gs_now_ns()};
     gs_api_link(a, r);
@@ -623,6 +684,9 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
         return;
     if (c->n_output++ == 0 && c->index % r->p.n == 0)
         r->n_cached += ev->u.token.n_cached;
+    if (r->first_token_ns == 0)
+        r->first_token_ns = ev->time_ns;
+    r->last_token_ns = ev->time_ns;
     if (ev->u.token.stop)
         return; /* an end-of-turn token is counted, not shown */
     int rc = r->p.sampler.n_logprobs >= 0 ? keep_logprob(c, &ev->u.token.sample) : 0;

@@ -70,8 +70,26 @@ typedef struct gs_dialect {
     void (*stream_end)(gs_req *r);                  /* usage, terminator */
     void (*stream_error)(gs_req *r, const gs_api_error *e);
     void (*whole)(gs_req *r, gs_buf *out);
-    const char *alive; /* sign of life of a waiting stream */
+    /* Fields beyond OpenAI's, read after those into p. 0 or e->code. NULL: none. */
+    int (*read)(const json_t *body, gs_gen_params *p, gs_api_error *e);
+    const char *alive;      /* sign of life of a waiting stream */
+    int64_t alive_after_ns; /* of silence */
+    bool prompt_only;       /* answered by whole from the prompt alone; there are no choices */
 } gs_dialect;
+
+/* A stretch of an answer in dialects that number such stretches (blocks.h). */
+typedef struct gs_block {
+    gs_part_kind kind; /* TEXT, REASONING or CALL_BEGIN */
+    int32_t call;      /* CALL_BEGIN: which */
+    size_t from, to;   /* of the choice's text, reasoning or call's arguments */
+} gs_block;
+
+typedef struct gs_blocks {
+    gs_block *v; /* [n] */
+    int32_t n, cap;
+    bool open;        /* the last one goes on */
+    int64_t n_events; /* of dialects that number these, too */
+} gs_blocks;
 
 typedef enum gs_req_state {
     GS_REQ_PREPARING,
@@ -88,6 +106,10 @@ struct gs_req {
     gs_req *prev, *next; /* the API's list of live requests */
     char id[48];
     int64_t created_s, began_ns, last_write_ns;
+    int64_t submitted_ns, first_token_ns, last_token_ns; /* 0: not yet */
+    char asked_model[128];                               /* as the client spelt it, or "" */
+    json_t *note; /* what the dialect keeps of the body, or NULL */
+    gs_blocks blocks;
     gs_gen_params p;
     gs_class cls;     /* asked for; once admitted, given */
     bool class_fixed; /* asked for by the client */
@@ -98,6 +120,7 @@ struct gs_req {
     gs_ids *prompts;   /* [n_prompts] */
     gs_buf *echo_text; /* [n_prompts], completions with echo */
     int32_t n_prompts;
+    int32_t context;   /* tokens that prompt and answer may have together */
     bool in_reasoning; /* the prompt opened the reasoning part */
     uv_work_t work;
     bool in_work;
@@ -110,12 +133,20 @@ struct gs_req {
     gs_buf out, piece, shown; /* scratch for one event, one token's text, what of it is shown */
 };
 
-/* Takes rq and body. Answers by itself in every case. */
-void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect *d, bool chat);
+/* Takes rq, body (OpenAI's form, whatever the dialect) and note (NULL: none). Answers by itself in
+ * every case. */
+void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
+                  bool chat);
 void gs_req_event(gs_req *r, const gs_event *ev);
 void gs_req_gone(gs_req *r);                        /* the client went away */
 void gs_req_tick(gs_req *r, int64_t now_ns);        /* signs of life */
 void gs_req_fail(gs_req *r, const gs_api_error *e); /* ends it with an error, cancels the rest */
+/* For dialects: sends r->out. A stream with a hole must not look whole: without memory it is cut.
+ */
+void gs_req_write(gs_req *r);
+void gs_req_cut(gs_req *r); /* resets the client's connection and cancels everything */
+/* 0 when the body's model is the one there is, or absent; else e->code. */
+int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e);
 
 /* openai.c */
 extern const gs_dialect gs_dialect_chat, gs_dialect_completion;

@@ -18,10 +18,11 @@
 struct gs_api;
 
 enum {
-    GS_ROUTE_OPEN = 1,  /* no key needed: liveness for whoever restarts the server */
-    GS_ROUTE_MODEL = 2, /* 503 until the model is loaded */
-    GS_ROUTE_BODY = 4,  /* JSON object as body, handed to the handler */
-    GS_ROUTE_CLASS = 8  /* takes X-Gamasot-Class */
+    GS_ROUTE_OPEN = 1,     /* no key needed: liveness for whoever restarts the server */
+    GS_ROUTE_MODEL = 2,    /* 503 until the model is loaded */
+    GS_ROUTE_BODY = 4,     /* JSON object as body, handed to the handler */
+    GS_ROUTE_CLASS = 8,    /* takes X-Gamasot-Class */
+    GS_ROUTE_ANY_TYPE = 16 /* from what is no browser, the body may come as any type */
 };
 
 typedef struct gs_route {
@@ -51,6 +52,7 @@ typedef struct gs_api_part {
 } gs_api_part;
 
 extern const gs_schema gs_schemas_own[], gs_schemas_openai[]; /* schemas.c */
+extern const gs_api_part gs_api_part_ollama;                  /* ollama.c */
 
 /* The value of the last "{name}" of a path that matched pattern, into out. */
 void gs_route_param(const char *pattern, const char *path, char *out, size_t n);

@@ -29,7 +29,7 @@ static void reply_buf(gs_http_request *rq, int status, const char *type, gs_buf 
     gs_buf_deinit(out);
 }
 
-static void reply_json(gs_http_request *rq, int status, gs_buf *out) {
+void gs_api_reply_json(gs_http_request *rq, int status, gs_buf *out) {
     reply_buf(rq, status, "application/json", out);
 }
 
@@ -47,7 +47,7 @@ static void get_health(gs_api *a, gs_http_request *rq, json_t *body) {
     bool bad = stalled(a);
     gs_buf out = {0};
     gs_buf_printf(&out, "{\"status\":\"%s\"}", bad ? "stalled" : "ok");
-    reply_json(rq, bad ? 503 : 200, &out);
+    gs_api_reply_json(rq, bad ? 503 : 200, &out);
 }
 
 static void get_ready(gs_api *a, gs_http_request *rq, json_t *body) {
@@ -64,7 +64,7 @@ static void get_ready(gs_api *a, gs_http_request *rq, json_t *body) {
     }
     gs_buf out = {0};
     gs_buf_str(&out, "{\"status\":\"ready\"}");
-    reply_json(rq, 200, &out);
+    gs_api_reply_json(rq, 200, &out);
 }
 
 /* ---- Metrics
@@ -152,7 +152,7 @@ static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_jsonw_end_obj(&w);
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
-    reply_json(rq, 200, &out);
+    gs_api_reply_json(rq, 200, &out);
 }
 
 static bool read_bool(const json_t *body, const char *name, bool *out, gs_api_error *e) {
@@ -311,33 +311,41 @@ static void post_detokenize(gs_api *a, gs_http_request *rq, json_t *body) {
     run_job(a, rq, body, detokenize);
 }
 
+static bool template_has(const gs_served_model *m, const char *word) {
+    return strstr(gs_chat_template_source(m->chat), word) != NULL;
+}
+
+bool gs_model_takes_tools(const gs_served_model *m) {
+    return template_has(m, "tools");
+}
+
+bool gs_model_thinks(const gs_served_model *m) {
+    return template_has(m, "enable_thinking") || template_has(m, "<think>") ||
+           template_has(m, "reasoning_effort");
+}
+
 /* ---- Generation
  * -------------------------------------------------------------------------------------------- */
 
-void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, bool chat) {
+void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
+                  bool chat) {
     if (a->n_live >= a->cfg.max_live_requests) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_OVERLOADED, NULL, "Too many requests are being answered.");
         json_decref(body);
+        json_decref(note);
         gs_api_reply_error(rq, &e);
         return;
     }
-    gs_req_start(a, rq, body, chat ? &gs_dialect_chat : &gs_dialect_completion, chat);
+    gs_req_start(a, rq, body, note, d, chat);
 }
 
 static void post_chat(gs_api *a, gs_http_request *rq, json_t *body) {
-    gs_api_start(a, rq, body, true);
+    gs_api_start(a, rq, body, NULL, &gs_dialect_chat, true);
 }
 
 static void post_completion(gs_api *a, gs_http_request *rq, json_t *body) {
-    gs_api_start(a, rq, body, false);
-}
-
-static void get_root(gs_api *a, gs_http_request *rq, json_t *body) {
-    (void)a;
-    (void)body;
-    static const char text[] = "gamasot is running\n";
-    gs_http_reply(rq, 200, "text/plain", text, sizeof(text) - 1);
+    gs_api_start(a, rq, body, NULL, &gs_dialect_completion, false);
 }
 
 static void get_openapi(gs_api *a, gs_http_request *rq, json_t *body);
@@ -358,7 +366,6 @@ static const gs_field detokenize_fields[] = {
 
 // clang-format off
 static const gs_route own_routes[] = {
-    {"GET", "/", GS_ROUTE_OPEN, get_root, "Says that the server runs", .answer = "text/plain"},
     {"GET", "/health", GS_ROUTE_OPEN, get_health, "Whether the process answers", .answer = "Status"},
     {"GET", "/ready", GS_ROUTE_OPEN, get_ready, "Whether the model is loaded", .answer = "Status"},
     {"GET", "/metrics", 0, get_metrics, "Prometheus metrics", .answer = "text/plain"},
@@ -387,7 +394,7 @@ static const gs_api_part openai_part = {"openai", "OpenAI's dialect.", openai_ro
                                         gs_schemas_openai};
 
 /* A row here makes a part's routes known. */
-static const gs_api_part *const parts[] = {&own_part, &openai_part};
+static const gs_api_part *const parts[] = {&own_part, &openai_part, &gs_api_part_ollama};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {
@@ -400,7 +407,7 @@ static void get_openapi(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_buf out = {0};
     gs_openapi_write(parts, N_PARTS, &out);
-    reply_json(rq, 200, &out);
+    gs_api_reply_json(rq, 200, &out);
 }
 
 /* ---- Dispatch ------------------------------------------------------------------------------ */
@@ -496,9 +503,17 @@ static bool is_json_type(const char *type) {
            (type[16] == '\0' || type[16] == ';' || type[16] == ' ');
 }
 
-static int read_body(gs_http_request *rq, json_t **body, gs_api_error *e) {
+/* Browsers say where a request comes from; curl and small scripts do not, and often say nothing
+ * of the body's type either. */
+static bool from_browser(const gs_http_request *rq) {
+    return gs_http_header(rq, "origin") || gs_http_header(rq, "sec-fetch-site") ||
+           gs_http_header(rq, "referer");
+}
+
+static int read_body(gs_http_request *rq, unsigned flags, json_t **body, gs_api_error *e) {
+    bool any_type = (flags & GS_ROUTE_ANY_TYPE) && !from_browser(rq);
     /* Other types are what a foreign page may send without asking first (CSRF). */
-    if (!is_json_type(gs_http_header(rq, "content-type")))
+    if (!any_type && !is_json_type(gs_http_header(rq, "content-type")))
         return gs_api_fail(e, GS_ERR_MEDIA_TYPE, NULL,
                            "Send the body with 'Content-Type: application/json'.");
     size_t n;
@@ -527,7 +542,7 @@ void gs_api_on_request(void *user, gs_http_request *rq) {
         goto fail;
     if ((r->flags & GS_ROUTE_MODEL) && !gs_api_ready(a, &e))
         goto fail;
-    if ((r->flags & GS_ROUTE_BODY) && read_body(rq, &body, &e) != 0)
+    if ((r->flags & GS_ROUTE_BODY) && read_body(rq, r->flags, &body, &e) != 0)
         goto fail;
     r->handle(a, rq, body);
     return;

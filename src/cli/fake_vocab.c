@@ -1,5 +1,5 @@
 /*
- * A GGUF file in memory with a byte-level vocabulary: id b < 256 is byte b, then three control
+ * A GGUF file in memory with a byte-level vocabulary: id b < 256 is byte b, then some control
  * tokens, then unused ones. The fake backend is served with the real tokeniser and the real
  * template code on top of it.
  */
@@ -51,11 +51,12 @@ static uint32_t byte_char(int byte) {
 }
 
 static void put_token(gs_buf *b, int32_t id) {
-    static const char *const control[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+    static const char *const control[] = {"<|endoftext|>",  "<|im_start|>",   "<|im_end|>",
+                                          "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"};
     char text[32];
     if (id < 256) {
         put_str(b, text, gs_utf8_encode(byte_char(id), text));
-    } else if (id < 259) {
+    } else if (id < 256 + (int32_t)(sizeof(control) / sizeof(control[0]))) {
         put_str(b, control[id - 256], strlen(control[id - 256]));
     } else {
         int n = snprintf(text, sizeof(text), "<|unused_%d|>", id);

@@ -62,6 +62,8 @@ static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errl
     rc = gs_chat_template_from_gguf(g, l->served.tokenizer, &l->served.chat, err, errlen);
     if (rc == 0)
         l->served.format = gs_out_format_detect(gs_chat_template_source(l->served.chat));
+    if (rc == 0)
+        rc = gs_model_facts_read(g, l->served.tokenizer, &l->served.facts);
     return rc;
 }
 
@@ -329,6 +331,7 @@ void gs_loader_close(gs_loader *l) {
     loaded *x = l->impl;
     gs_tokenizer_free(l->served.tokenizer);
     gs_chat_template_free(l->served.chat);
+    gs_model_facts_deinit(&l->served.facts);
     if (!x)
         return;
     gs_model_free(x->model);

@@ -58,7 +58,7 @@ class Fields(harness.SharedServer):
             for value in values:
                 with self.subTest(field=field, value=value):
                     self.assert_error(self.chat(**{field: value}), 400, field)
-        text = {"logprobs": [True, -1, 99, "1"], "echo": [1, "x"], "suffix": ["end"],
+        text = {"logprobs": [True, -1, 99, "1"], "echo": [1, "x"], "suffix": [5, [], {}],
                 "prompt": [1, True, {}, [], [None], [[]], [[1.5]], ["a", 1], [1, "a"], [-1],
                            [512], [1 << 40], ["x"] * 65, "", [""], [{}], [["a"]], [[1], "a", 2]]}
         for field, values in text.items():

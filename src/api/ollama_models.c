@@ -1,0 +1,213 @@
+/* Ollama's endpoints about models. There is one, always resident; they tell what it is. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "api/ollama.h"
+#include "base/err.h"
+
+/* Clients compare it to learn what the dialect can do: the release whose API this one follows. */
+#define API_VERSION "0.12.6"
+
+static void key_str(gs_jsonw *w, const char *key, const char *value) {
+    gs_jsonw_key(w, key);
+    gs_jsonw_str(w, value);
+}
+
+static void key_time(gs_jsonw *w, const char *key, int64_t wall_s) {
+    char text[40] = "";
+    struct tm tm;
+    time_t t = (time_t)wall_s;
+    if (gmtime_r(&t, &tm))
+        strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm);
+    key_str(w, key, text);
+}
+
+/* Names have a tag here: some clients add ":latest" before they look a name up in the list. */
+static void put_name(gs_jsonw *w, const gs_api *a) {
+    const char *name = a->cfg.model->name;
+    char full[160];
+    snprintf(full, sizeof(full), "%s%s", name, strchr(name, ':') ? "" : ":latest");
+    key_str(w, "name", full);
+    key_str(w, "model", full);
+}
+
+static void put_details(gs_jsonw *w, const gs_model_facts *f) {
+    gs_jsonw_key(w, "details");
+    gs_jsonw_obj(w);
+    key_str(w, "parent_model", "");
+    key_str(w, "format", "gguf");
+    key_str(w, "family", f->architecture);
+    gs_jsonw_key(w, "families");
+    gs_jsonw_arr(w);
+    gs_jsonw_str(w, f->architecture);
+    gs_jsonw_end_arr(w);
+    key_str(w, "parameter_size", f->parameter_size);
+    key_str(w, "quantization_level", f->quantization);
+    gs_jsonw_end_obj(w);
+}
+
+static void put_size(gs_jsonw *w, const gs_model_facts *f) {
+    gs_jsonw_key(w, "size");
+    gs_jsonw_int(w, (int64_t)f->file_bytes);
+    key_str(w, "digest", f->digest);
+    put_details(w, f);
+}
+
+/* {"models": [{...}]} with the members that tags and ps share; left open in the model. */
+static void list_begin(gs_jsonw *w, gs_buf *out, const gs_api *a) {
+    gs_jsonw_init(w, out);
+    gs_jsonw_obj(w);
+    gs_jsonw_key(w, "models");
+    gs_jsonw_arr(w);
+    gs_jsonw_obj(w);
+    put_name(w, a);
+    put_size(w, &a->cfg.model->facts);
+}
+
+static void list_end(gs_jsonw *w) {
+    gs_jsonw_end_obj(w);
+    gs_jsonw_end_arr(w);
+    gs_jsonw_end_obj(w);
+}
+
+void gs_ollama_tags(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    gs_buf out = {0};
+    gs_jsonw w;
+    list_begin(&w, &out, a);
+    key_time(&w, "modified_at", a->cfg.model->created_s);
+    list_end(&w);
+    gs_api_reply_json(rq, 200, &out);
+}
+
+void gs_ollama_ps(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    gs_backend_info info;
+    gs_engine_info(a->engine, &info);
+    gs_buf out = {0};
+    gs_jsonw w;
+    list_begin(&w, &out, a);
+    key_str(&w, "expires_at", GS_OLLAMA_FOREVER);
+    gs_jsonw_key(&w, "size_vram"); /* all of it is in main memory */
+    gs_jsonw_int(&w, 0);
+    gs_jsonw_key(&w, "context_length");
+    gs_jsonw_int(&w, info.max_context);
+    list_end(&w);
+    gs_api_reply_json(rq, 200, &out);
+}
+
+void gs_ollama_version(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)a;
+    (void)body;
+    gs_buf out = {0};
+    gs_buf_str(&out, "{\"version\":\"" API_VERSION "\",\"server\":\"gamasot\"}");
+    gs_api_reply_json(rq, 200, &out);
+}
+
+/* ---- /api/show
+ * --------------------------------------------------------------------------------------- */
+
+/* Lines of a name, white space and a value; clients match each line, so none may be empty. */
+static void put_parameters(gs_jsonw *w, const gs_api *a) {
+    gs_backend_info info;
+    gs_engine_info(a->engine, &info);
+    gs_buf text = {0}, quoted = {0};
+    const gs_tokenizer *t = a->cfg.model->tokenizer;
+    size_t n_eog;
+    const int32_t *eog = gs_tok_eog(t, &n_eog);
+    gs_buf_printf(&text, "%-30s %d", "num_ctx", info.max_context);
+    for (size_t i = 0; i < n_eog; i++) {
+        gs_str s = gs_tok_spelling(t, eog[i]);
+        gs_jsonw q;
+        gs_buf_clear(&quoted);
+        gs_jsonw_init(&q, &quoted);
+        gs_jsonw_strn(&q, s.data, s.len);
+        gs_buf_printf(&text, "\n%-30s %.*s", "stop", (int)quoted.len, quoted.data);
+    }
+    w->out->failed |= text.failed || quoted.failed;
+    gs_jsonw_key(w, "parameters");
+    gs_jsonw_strn(w, text.data ? text.data : "", text.len);
+    gs_buf_deinit(&text);
+    gs_buf_deinit(&quoted);
+}
+
+/* The model's own Jinja template. Clients look for Ollama's variable names in it to learn what the
+ * model takes, so a comment at its end names them. */
+static void put_template(gs_jsonw *w, const gs_api *a) {
+    const char *source = gs_chat_template_source(a->cfg.model->chat);
+    bool tools = gs_model_takes_tools(a->cfg.model);
+    gs_buf text = {0};
+    gs_buf_printf(&text, "%s{# .Prompt%s%s #}", source, tools ? " .Tools" : "",
+                  a->cfg.model->facts.has_fim ? " .Suffix" : "");
+    w->out->failed |= text.failed;
+    gs_jsonw_key(w, "template");
+    gs_jsonw_strn(w, text.data ? text.data : "", text.len);
+    gs_buf_deinit(&text);
+}
+
+static void put_capabilities(gs_jsonw *w, const gs_served_model *m) {
+    gs_jsonw_key(w, "capabilities");
+    gs_jsonw_arr(w);
+    gs_jsonw_str(w, "completion");
+    if (gs_model_takes_tools(m))
+        gs_jsonw_str(w, "tools");
+    if (m->facts.has_fim)
+        gs_jsonw_str(w, "insert");
+    if (gs_model_thinks(m))
+        gs_jsonw_str(w, "thinking");
+    gs_jsonw_end_arr(w);
+}
+
+static void show(gs_api *a, gs_buf *out) {
+    const gs_served_model *m = a->cfg.model;
+    const char *info = m->facts.info_json ? m->facts.info_json : "{}";
+    gs_jsonw w;
+    char modelfile[160];
+    gs_jsonw_init(&w, out);
+    gs_jsonw_obj(&w);
+    snprintf(modelfile, sizeof(modelfile), "FROM %s\n", m->name);
+    key_str(&w, "modelfile", modelfile);
+    put_parameters(&w, a);
+    put_template(&w, a);
+    put_details(&w, &m->facts);
+    gs_jsonw_key(&w, "model_info");
+    gs_jsonw_raw(&w, info, strlen(info));
+    put_capabilities(&w, m);
+    key_time(&w, "modified_at", m->created_s);
+    gs_jsonw_end_obj(&w);
+}
+
+void gs_ollama_show(gs_api *a, gs_http_request *rq, json_t *body) {
+    gs_api_error e = {0};
+    const json_t *name = json_object_get(body, "name"); /* what older clients send */
+    json_t *asked = name && !json_object_get(body, "model") ? json_pack("{s:O}", "model", name)
+                                                            : json_incref(body);
+    json_decref(body);
+    if (!asked)
+        gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+    if (asked && gs_api_check_model(a, asked, &e) == 0) {
+        gs_buf out = {0};
+        show(a, &out);
+        gs_api_reply_json(rq, 200, &out);
+    } else {
+        gs_api_reply_error(rq, &e);
+    }
+    json_decref(asked);
+}
+
+/* ---- / ------------------------------------------------------------------------------------- */
+
+/* A browser is sent to the page for people, everything else is told what clients look for. */
+void gs_ollama_root(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)a;
+    (void)body;
+    static const char text[] = "Ollama is running";
+    const char *accept = gs_http_header(rq, "accept");
+    if (strcmp(gs_http_method(rq), "GET") == 0 && accept && strstr(accept, "text/html")) {
+        gs_http_add_header(rq, "Location", "/dashboard");
+        gs_http_reply(rq, 302, NULL, "", 0);
+        return;
+    }
+    gs_http_reply(rq, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
+}
