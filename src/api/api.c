@@ -56,6 +56,10 @@ static void pump(gs_api *a) {
     gs_event ev;
     int n = 0;
     for (; n < TURN_EVENTS && a->engine && gs_engine_poll(a->engine, &ev); n++) {
+        if (ev.kind == GS_EVENT_ANSWER) {
+            gs_api_answered(a, ev.u.answer);
+            continue;
+        }
         const gs_choice *c = ev.seq->owner;
         gs_req_event(c->req, &ev);
     }
@@ -91,7 +95,7 @@ static void on_gone(void *user, gs_http_request *rq) {
     gs_req *r = gs_http_user(rq);
     if (r)
         gs_req_gone(r);
-    else if (!gs_api_job_gone(user, rq))
+    else if (!gs_api_job_gone(user, rq) && !gs_api_query_gone(user, rq))
         gs_http_end(rq);
 }
 
@@ -111,10 +115,13 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     a->cfg = *cfg;
     a->loop = loop;
-    int rc = gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt));
+    a->past = gs_calloc(GS_API_PAST, sizeof(*a->past));
+    int rc = a->past ? gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt)) : GS_ERR_NOMEM;
     if (rc != 0) {
+        gs_free(a->past);
         gs_free(a);
-        return gs_fail(err, errlen, rc, "no random numbers to be had");
+        return gs_fail(err, errlen, rc,
+                       rc == GS_ERR_NOMEM ? "out of memory" : "no random numbers to be had");
     }
     hc->on_request = gs_api_on_request;
     hc->on_gone = on_gone;
@@ -122,6 +129,7 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     hc->user = a;
     rc = gs_http_server_create(loop, hc, &a->http, err, errlen);
     if (rc != 0) {
+        gs_free(a->past);
         gs_free(a);
         return rc;
     }
@@ -212,5 +220,6 @@ void gs_api_free(gs_api *a) {
     uv_close((uv_handle_t *)&a->wake, wake_closed);
     while (!closed)
         uv_run(a->loop, UV_RUN_NOWAIT);
+    gs_free(a->past);
     gs_free(a);
 }

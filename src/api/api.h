@@ -13,6 +13,7 @@
 
 #include "api/facts.h"
 #include "api/outparse.h"
+#include "config/config.h"
 #include "engine/engine.h"
 #include "http/http.h"
 #include "tokenizer/chat.h"
@@ -40,6 +41,7 @@ typedef struct gs_api_config {
     const char *const *allowed_origins;
     int n_allowed_origins;
     int max_live_requests; /* beyond: 503 before anything is parsed */
+    gs_config *config;     /* for /v1/config: read and changed by this thread; NULL: no such path */
 } gs_api_config;
 
 /* http_config's handlers and user are filled in by the call; the server is listening afterwards. */

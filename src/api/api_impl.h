@@ -17,7 +17,18 @@ typedef struct gs_persons {
 /* A tokeniser's work for one HTTP request: fills out, or e. Any thread. */
 typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_buf *out,
                               gs_api_error *e);
-typedef struct gs_api_job gs_api_job; /* routes.c */
+typedef struct gs_api_job gs_api_job;     /* routes.c */
+typedef struct gs_api_query gs_api_query; /* scheduling.c */
+
+/* Stories of sequences that have ended, newest last, for /v1/requests/{id}. */
+#define GS_API_PAST 512
+typedef struct gs_past {
+    char id[48]; /* the request's; "": free */
+    int32_t index;
+    uint32_t person;
+    uint64_t scope;
+    gs_explain x;
+} gs_past;
 
 struct gs_api {
     gs_api_config cfg;
@@ -27,10 +38,13 @@ struct gs_api {
     uv_async_t wake;
     uv_timer_t tick;
     gs_persons persons;
-    gs_req *live;        /* list */
-    gs_api_job *jobs;    /* list of those on worker threads */
-    int n_live;          /* of both */
-    uint64_t scope_salt; /* per start: cache scopes can't be guessed from names */
+    gs_req *live;          /* list */
+    gs_api_job *jobs;      /* list of those on worker threads */
+    gs_api_query *queries; /* list of those that wait for the engine's answer */
+    int n_live;            /* of all three */
+    gs_past *past;         /* [GS_API_PAST] ring */
+    uint64_t n_past;       /* ever */
+    uint64_t scope_salt;   /* per start: cache scopes can't be guessed from names */
     bool draining, http_closed;
     int64_t drain_until_ns, flush_until_ns;
     void (*done)(void *arg);
@@ -43,6 +57,7 @@ int gs_api_check_access(gs_api *a, const gs_http_request *rq, gs_api_error *e);
 void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uint32_t *person,
                      uint64_t *scope);
 bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq);
+bool gs_api_on_loopback(const gs_http_request *rq);
 
 /* routes.c */
 /* A generating request: refuses it when too many are being answered. Takes rq, body and note, as
@@ -57,6 +72,14 @@ bool gs_model_thinks(const gs_served_model *m);
 void gs_api_on_request(void *user, gs_http_request *rq);
 /* The client of a job is gone. False: rq is not a job's. */
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq);
+
+/* scheduling.c */
+/* The engine has answered a question. */
+void gs_api_answered(gs_api *a, gs_query *q);
+/* The client of a question is gone. False: rq is not a question's. */
+bool gs_api_query_gone(gs_api *a, gs_http_request *rq);
+/* Keeps the story of a sequence that has ended. */
+void gs_api_remember(gs_api *a, const gs_req *r, int32_t index, const gs_explain *x);
 
 /* api.c */
 void gs_api_link(gs_api *a, gs_req *r);

@@ -138,7 +138,7 @@ static uint32_t person_of(gs_persons *p, uint64_t key) {
     return p->n++;
 }
 
-static bool on_loopback(const gs_http_request *rq) {
+bool gs_api_on_loopback(const gs_http_request *rq) {
     const char *peer = gs_http_peer(rq);
     return strncmp(peer, "127.", 4) == 0 || strcmp(peer, "::1") == 0;
 }
@@ -165,7 +165,7 @@ void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uin
     if (a->cfg.n_api_keys > 0) {
         snprintf(key_name, sizeof(key_name), "key %d", find_key(a, bearer(rq)));
         who = key_name;
-    } else if (on_loopback(rq)) {
+    } else if (gs_api_on_loopback(rq)) {
         who = user;
     } else {
         who = peer_name(rq, net, sizeof(net));

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "api/api_impl.h"
+#include "api/story.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/utf8.h"
@@ -41,6 +42,14 @@ static void usage(gs_jsonw *w, const gs_req *r) {
     gs_jsonw_obj(w);
     key_int(w, "cached_tokens", r->n_cached);
     gs_jsonw_end_obj(w);
+    if (r->p.include_timings) {
+        gs_jsonw_key(w, "timings");
+        gs_jsonw_arr(w);
+        for (int32_t i = 0; i < r->n_choices; i++)
+            if (r->choices[i].story.id != 0)
+                gs_story_write(w, NULL, i, &r->choices[i].story, r->choices[i].story.end_ns);
+        gs_jsonw_end_arr(w);
+    }
     gs_jsonw_end_obj(w);
 }
 

@@ -136,8 +136,11 @@ const gs_field gs_gen_fields[] = {
     GS_ROW("stream", BOOL, GS_IN_BOTH, AT(stream), 0, 0,
      "Send the answer as server-sent events while it is made. Default false."),
     GS_ROW_JSON("stream_options", GS_IN_BOTH,
-        "{'type':'object','properties':{'include_usage':{'type':'boolean'}}}",
-        "include_usage: a last event with usage."),
+        "{'type':'object','properties':{'include_usage':{'type':'boolean'},"
+        "'include_timings':{'type':'boolean'}}}",
+        "include_usage: a last event with usage. include_timings: that, with usage.timings."),
+    GS_ROW("include_timings", BOOL, GS_IN_BOTH, AT(include_timings), 0, 0,
+     "Add usage.timings: what each sequence waited for, and what its steps took."),
     GS_ROW("echo", BOOL, GS_IN_TEXT, AT(echo), 0, 0,
      "Begin the text with the prompt; not together with logprobs. Default false."),
     GS_ROW("logprobs", INT, GS_IN_TEXT, AT(sampler.n_logprobs), 0, GS_MAX_TOP_LOGPROBS,
@@ -356,11 +359,15 @@ static int read_rest(const json_t *root, int32_t n_vocab, gs_gen_params *p, gs_a
     v = json_object_get(root, "stream_options");
     if (v && !json_is_null(v)) {
         const json_t *u = json_object_get(v, "include_usage");
-        if (!json_is_object(v) || (u && !json_is_boolean(u)))
+        const json_t *t = json_object_get(v, "include_timings");
+        if (!json_is_object(v) || (u && !json_is_boolean(u)) || (t && !json_is_boolean(t)))
             return gs_api_fail(e, GS_ERR_INVALID, "stream_options",
-                               "'stream_options' must be an object with 'include_usage'.");
+                               "'stream_options' must be an object; 'include_usage' and "
+                               "'include_timings' are true or false.");
         p->include_usage = json_is_true(u);
+        p->include_timings |= json_is_true(t);
     }
+    p->include_usage |= p->include_timings; /* that is where they are told */
     v = json_object_get(root, "seed");
     if (v && !json_is_null(v)) {
         if (!json_is_integer(v))

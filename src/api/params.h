@@ -106,7 +106,7 @@ typedef struct gs_gen_params {
     int32_t num_ctx;    /* cap of prompt and output together; 0: the context */
     bool truncate;      /* a conversation that does not fit loses its oldest messages */
     bool parse_special; /* completions: control tokens spelt in the prompt are these tokens */
-    bool stream, include_usage, echo;
+    bool stream, include_usage, include_timings, echo;
     bool has_seed;
     bool chat;
     gs_stop_set stop;

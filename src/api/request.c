@@ -585,6 +585,31 @@ static void choice_finished(gs_req *r, gs_choice *c, const char *reason) {
         finish_answer(r);
 }
 
+static void admitted(gs_req *r, gs_choice *c, const gs_admission *adm) {
+    c->admitted = true;
+    r->cls = adm->cls;
+    r->late |= adm->late;
+    if (c->index == 0) {
+        r->n_ahead = adm->n_ahead;
+        r->n_found = adm->n_cached;
+        r->predicted_ttft_ns = adm->predicted_ttft_ns;
+    }
+}
+
+/* What is known at admission; the queue's part as a dictionary (RFC 9651). */
+static void add_headers(gs_req *r) {
+    char queue[128], predicted[48] = "";
+    if (!r->rq)
+        return;
+    if (r->predicted_ttft_ns >= 0)
+        snprintf(predicted, sizeof(predicted), ", predicted_ttft_ms=%lld",
+                 (long long)(r->predicted_ttft_ns / GS_NS_PER_MS));
+    snprintf(queue, sizeof(queue), "ahead=%d, cached_tokens=%d%s%s", r->n_ahead, r->n_found,
+             predicted, r->late ? ", late" : "");
+    gs_http_add_header(r->rq, "X-Gamasot-Class", gs_class_name(r->cls));
+    gs_http_add_header(r->rq, "X-Gamasot-Queue", queue);
+}
+
 static void decided(gs_req *r) {
     if (++r->n_decided < r->n_choices || r->state != GS_REQ_SUBMITTED)
         return;
@@ -593,8 +618,7 @@ static void decided(gs_req *r) {
         return;
     }
     r->state = GS_REQ_RUNNING;
-    if (r->rq)
-        gs_http_add_header(r->rq, "X-Gamasot-Class", gs_class_name(r->cls));
+    add_headers(r);
     if (r->p.stream) {
         begin_headers(r, r->dialect->stream_type);
         r->dialect->stream_start(r);
@@ -680,7 +704,7 @@ static int show_token(gs_req *r, gs_choice *c, int32_t token) {
 }
 
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
-    if (r->state == GS_REQ_DONE || c->finished)
+    if (r->state == GS_REQ_DONE || c->finished || c->stopped)
         return;
     if (c->n_output++ == 0 && c->index % r->p.n == 0)
         r->n_cached += ev->u.token.n_cached;
@@ -699,11 +723,17 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
     send_logprobs(r, c);
     if (c->stop.matched) {
         gs_engine_cancel(r->api->engine, c->seq);
-        choice_finished(r, c, "stop");
+        c->stopped = true;
+        if (!r->p.include_timings)
+            choice_finished(r, c, "stop");
     }
 }
 
 static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
+    if (end->explain.id != 0) { /* it had been admitted */
+        c->story = end->explain;
+        gs_api_remember(r->api, r, c->index, &end->explain);
+    }
     gs_seq_free(c->seq);
     c->seq = NULL;
     r->n_out--;
@@ -717,6 +747,10 @@ static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
                     gs_err_text(end->err ? end->err : GS_ERR_INTERNAL));
         c->finished = true;
         gs_req_fail(r, &e);
+        return;
+    }
+    if (c->stopped) {
+        choice_finished(r, c, "stop");
         return;
     }
     gs_buf_clear(&r->piece);
@@ -735,8 +769,7 @@ void gs_req_event(gs_req *r, const gs_event *ev) {
     r->in_event = true;
     switch (ev->kind) {
     case GS_EVENT_ADMITTED:
-        c->admitted = true;
-        r->cls = ev->u.admission.cls;
+        admitted(r, c, &ev->u.admission);
         decided(r);
         break;
     case GS_EVENT_REJECTED:
@@ -751,6 +784,8 @@ void gs_req_event(gs_req *r, const gs_event *ev) {
         break;
     case GS_EVENT_END:
         end_event(r, c, &ev->u.end);
+        break;
+    case GS_EVENT_ANSWER: /* no sequence's */
         break;
     }
     r->in_event = false;

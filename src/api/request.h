@@ -54,6 +54,8 @@ typedef struct gs_choice {
     int32_t logprob_offset; /* characters before the delta (completions' text_offset) */
     int32_t n_output;
     bool admitted, finished;
+    bool stopped;              /* a stop string came; with timings its end waits for the engine's */
+    gs_explain story;          /* once the engine has ended it; id 0: not yet */
     const char *finish_reason; /* static: "stop", "length", "tool_calls" */
 } gs_choice;
 
@@ -128,6 +130,10 @@ struct gs_req {
     /* choices */
     gs_choice *choices;                              /* [n_choices] */
     int32_t n_choices, n_decided, n_finished, n_out; /* n_out: sequences with the engine */
+    int32_t n_ahead;                                 /* sequences that waited when it came */
+    int64_t predicted_ttft_ns;                       /* -1: no estimate */
+    int32_t n_found; /* prompt tokens in the prefix cache when it came */
+    bool late;
     int32_t n_cached; /* of the first choice of each prompt, summed */
     bool headers_sent, in_event;
     gs_buf out, piece, shown; /* scratch for one event, one token's text, what of it is shown */

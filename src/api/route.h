@@ -54,6 +54,8 @@ typedef struct gs_api_part {
 extern const gs_schema gs_schemas_own[], gs_schemas_openai[]; /* schemas.c */
 extern const gs_api_part gs_api_part_ollama;                  /* ollama.c */
 
+extern const gs_api_part gs_scheduling_part; /* scheduling.c */
+
 /* The value of the last "{name}" of a path that matched pattern, into out. */
 void gs_route_param(const char *pattern, const char *path, char *out, size_t n);
 /* Whether the path is the pattern's. */

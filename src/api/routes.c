@@ -6,6 +6,7 @@
 
 #include "api/api_impl.h"
 #include "api/route.h"
+#include "api/sched_metrics.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/sys.h"
@@ -118,6 +119,7 @@ static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
     single(&o, "gamasot_steps_total", "counter", "Engine iterations.", m, (double)s.steps);
     single(&o, "gamasot_busy_seconds_total", "counter", "Time spent computing.", m,
            (double)s.busy_ns / 1e9);
+    gs_sched_metrics(&s, m, &o);
     single(&o, "gamasot_http_connections", "gauge", "Open HTTP connections.", m,
            gs_http_n_connections(a->http));
     reply_buf(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &o);
@@ -394,7 +396,8 @@ static const gs_api_part openai_part = {"openai", "OpenAI's dialect.", openai_ro
                                         gs_schemas_openai};
 
 /* A row here makes a part's routes known. */
-static const gs_api_part *const parts[] = {&own_part, &openai_part, &gs_api_part_ollama};
+static const gs_api_part *const parts[] = {&own_part, &openai_part, &gs_api_part_ollama,
+                                           &gs_scheduling_part};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {

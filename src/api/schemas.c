@@ -42,7 +42,8 @@ const gs_schema gs_schemas_openai[] = {
      "{'type':'object','required':['prompt_tokens','completion_tokens','total_tokens'],"
      "'properties':{'prompt_tokens':" COUNT ",'completion_tokens':" COUNT ","
      "'total_tokens':" COUNT ",'prompt_tokens_details':{'type':'object',"
-     "'properties':{'cached_tokens':" COUNT "}}}}"},
+     "'properties':{'cached_tokens':" COUNT "}},"
+     "'timings':" LIST(REF("Story")) "}}"},
     {"FinishReason",
      "{'type':'string','enum':['stop','length','tool_calls','cancelled','error']}"},
     {"TokenLogprob",

@@ -5,9 +5,11 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "api/settings.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "sched/policy.h"
 
 #define MAX_LIVE_REQUESTS 4096
 
@@ -63,18 +65,25 @@ static void on_loading(uv_timer_t *h) {
 
 static int listen_and_load(server *s, char *err, size_t errlen) {
     const gs_config *c = &s->cfg;
+    gs_engine_settings settings;
+    int rc = gs_settings_read(c, &settings, err, errlen);
+    if (rc != 0)
+        return rc;
     s->loader = (gs_loader){.cfg = c};
-    gs_engine_config ec = {.open = gs_loader_open,
-                           .open_arg = &s->loader,
-                           .max_waiting = c->server_max_queued,
-                           .prefill_chunk = c->engine_prefill_chunk,
-                           .max_persons = 64,
-                           .no_prefix_cache = !c->kv_prefix_cache,
-                           .wake = gs_api_wake,
-                           .wake_arg = &s->api,
-                           .cost = c->model_backend == GS_CONFIG_BACKEND_NATIVE ? &s->loader.cost
-                                                                                : NULL,
-                           .check = c->engine_check};
+    gs_engine_config ec = {
+        .open = gs_loader_open,
+        .open_arg = &s->loader,
+        .max_waiting = c->server_max_queued,
+        .prefill_chunk = settings.prefill_chunk,
+        .classes = settings.classes,
+        .slo = &settings.slo,
+        .policy = c->sched_policy == GS_CONFIG_POLICY_FCFS ? &gs_policy_fcfs : &gs_policy_slo,
+        .max_persons = 64,
+        .no_prefix_cache = !c->kv_prefix_cache,
+        .wake = gs_api_wake,
+        .wake_arg = &s->api,
+        .cost = c->model_backend == GS_CONFIG_BACKEND_NATIVE ? &s->loader.cost : NULL,
+        .check = c->engine_check};
     gs_http_config hc;
     gs_http_config_default(&hc);
     hc.hosts = (const char *const *)c->server_host.items;
@@ -93,9 +102,10 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
                         .n_allowed_hosts = (int)c->server_allowed_hosts.n,
                         .allowed_origins = (const char *const *)c->server_allowed_origins.items,
                         .n_allowed_origins = (int)c->server_allowed_origins.n,
-                        .max_live_requests = MAX_LIVE_REQUESTS};
+                        .max_live_requests = MAX_LIVE_REQUESTS,
+                        .config = &s->cfg};
     /* The port first: when it is taken, the answer should not have to wait for a model. */
-    int rc = gs_api_create(&s->loop, &ac, &hc, &s->api, err, errlen);
+    rc = gs_api_create(&s->loop, &ac, &hc, &s->api, err, errlen);
     if (rc != 0)
         return rc;
     rc = gs_engine_create(&ec, &s->engine, err, errlen);

@@ -80,6 +80,7 @@ typedef enum gs_config_id {
 
 /* Values of ENUM options, in the order of their choices. log_level is a gs_log_level. */
 enum { GS_CONFIG_BACKEND_NATIVE, GS_CONFIG_BACKEND_FAKE };
+enum { GS_CONFIG_POLICY_SLO, GS_CONFIG_POLICY_FCFS };
 
 typedef struct gs_config {
     /* One field per option: server_host, server_port, ..., named section_name. */

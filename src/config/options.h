@@ -19,10 +19,51 @@
     X(model, "The model that is served.")                                                          \
     X(engine, "Compute threads and the size of one step.")                                         \
     X(kv, "Memory for the attention cache and the prefix cache.")                                  \
+    X(sched, "The scheduler, see scheduling.md.")                                                  \
+    X(class_voice, "What the scheduler expects of spoken requests.")                               \
+    X(class_chat, "The same for answers that somebody reads along.")                               \
+    X(class_completion, "The same for text or code while somebody types.")                         \
+    X(class_document, "The same for long prompts.")                                                \
+    X(class_utility, "The same for titles, tags and other small things.")                          \
+    X(class_background, "The same for indexing, embeddings and batches.")                          \
     X(log, "Log lines on standard error. Prompts and answers are never logged.")                   \
     X(fake, "The fake backend (`model.backend = fake`), which needs no model: for tests.")
 
 // clang-format off
+/* What the scheduler expects of one class; defaults are those of gs_class_defaults (tested). */
+#define GS_CONFIG_CLASS(X, section, ttft, tpot, complete, hard, window_max, quantum, consume,      \
+                        most, least, kv, reserve, kept)                                            \
+  X(section, ttft_ms, DURATION_MS, NULL, ttft, 0, 3600000, NULL, GS_CONFIG_LIVE,                   \
+    "Target for the first token, 95 of 100. 0: none.")                                             \
+  X(section, tpot_ms, DURATION_MS, NULL, tpot, 0, 3600000, NULL, GS_CONFIG_LIVE,                   \
+    "Target for each further token. 0: none.")                                                     \
+  X(section, complete_ms, DURATION_MS, NULL, complete, 0, 86400000, NULL, GS_CONFIG_LIVE,          \
+    "Target for the whole answer. 0: none.")                                                       \
+  X(section, hard_ttft_ms, DURATION_MS, NULL, hard, 0, 3600000, NULL, GS_CONFIG_LIVE,              \
+    "A first token later than this is of no use: 429 at once. 0: no limit.")                       \
+  X(section, window_min_ms, DURATION_MS, NULL, "0", 0, 60000, NULL, GS_CONFIG_LIVE,                \
+    "A newcomer may be held for company this long, at least, while nothing else runs.")            \
+  X(section, window_max_ms, DURATION_MS, NULL, window_max, 0, 60000, NULL, GS_CONFIG_LIVE,         \
+    "A newcomer may be held for company this long, at most. 0: never.")                            \
+  X(section, quantum_ms, DURATION_MS, NULL, quantum, 1, 60000, NULL, GS_CONFIG_LIVE,               \
+    "Longest step while nobody streams: who comes next waits no longer.")                          \
+  X(section, consume_ms, DURATION_MS, NULL, consume, 0, 60000, NULL, GS_CONFIG_LIVE,               \
+    "A listener or reader takes this long for a token; what a stream is ahead may wait. 0: off.")  \
+  X(section, share, FLOAT, NULL, most, 0, 1, NULL, GS_CONFIG_LIVE,                                \
+    "Most of a step while another class waits.")                                                   \
+  X(section, min_share, FLOAT, NULL, least, 0, 1, NULL, GS_CONFIG_LIVE,                            \
+    "Least of a step for first tokens that are late anyway.")                                      \
+  X(section, kv_share, FLOAT, NULL, kv, 0, 1, NULL, GS_CONFIG_LIVE,                                \
+    "Most of the attention cache.")                                                                \
+  X(section, kv_reserve, FLOAT, NULL, reserve, 0, 1, NULL, GS_CONFIG_LIVE,                         \
+    "Part of the attention cache that is kept free for this class.")                               \
+  X(section, seats, INT, NULL, "0", 0, 65536, NULL, GS_CONFIG_LIVE,                                \
+    "Running sequences at most. 0: no limit.")                                                     \
+  X(section, seats_kept, INT, NULL, kept, 0, 65536, NULL, GS_CONFIG_LIVE,                          \
+    "Running sequences whose places no other class takes.")                                        \
+  X(section, max_waiting, INT, NULL, "0", 0, 65536, NULL, GS_CONFIG_LIVE,                          \
+    "Waiting sequences; more are answered with 429. 0: only server.max_queued counts.")
+
 #define GS_CONFIG_OPTIONS(X)                                                                       \
   X(server, host, LIST, "host", "127.0.0.1,::1", 1, 16, NULL, GS_CONFIG_STARTUP,                   \
     "Addresses to listen on. Any address but a loopback one needs server.api_keys.")               \
@@ -76,7 +117,7 @@
     "Sequences that run at the same time; others wait.")                                           \
   X(engine, max_batch_tokens, INT, NULL, "512", 1, 65536, NULL, GS_CONFIG_STARTUP,                 \
     "Tokens of one step, over all sequences.")                                                     \
-  X(engine, prefill_chunk, INT, NULL, "128", 1, 65536, NULL, GS_CONFIG_STARTUP,                    \
+  X(engine, prefill_chunk, INT, NULL, "128", 1, 65536, NULL, GS_CONFIG_LIVE,                       \
     "Prompt tokens that one sequence may take of a step; longer prompts are cut. At most "         \
     "engine.max_batch_tokens counts.")                                                             \
   X(engine, check, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,          \
@@ -87,6 +128,47 @@
     "Tokens of one block of the attention cache; a power of two.")                                 \
   X(kv, prefix_cache, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                           \
     "Keep the attention cache of past prompts for requests that begin the same way.")              \
+  X(sched, policy, ENUM, NULL, "slo", 0, 0, "slo|fcfs", GS_CONFIG_STARTUP,                         \
+    "slo: classes, targets and fairness. fcfs: first come, first served.")                         \
+  X(sched, background_floor, FLOAT, NULL, "0.03", 0, 1, NULL, GS_CONFIG_LIVE,                      \
+    "Part of the device time, over 10 s, that background gets on a busy machine; at most 0.5.")    \
+  X(sched, background_stretch, FLOAT, NULL, "1.2", 1, 100, NULL, GS_CONFIG_LIVE,                   \
+    "Background may make a step of others this much longer.")                                      \
+  X(sched, background_gap_ms, DURATION_MS, NULL, "20", 0, 60000, NULL, GS_CONFIG_LIVE,             \
+    "Background may make a step of others this long in any case.")                                 \
+  X(sched, background_paused, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_LIVE,                     \
+    "Background waits until this is false again.")                                                 \
+  X(sched, safepoints, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_LIVE,                             \
+    "A step of background alone gives way between two layers when a voice or chat comes.")         \
+  X(sched, safepoint_max_age_ms, DURATION_MS, NULL, "2000", 0, 3600000, NULL, GS_CONFIG_LIVE,      \
+    "A step that gave way goes on after this time at the latest.")                                 \
+  X(sched, tpot_stretch, FLOAT, NULL, "1.9", 1, 100, NULL, GS_CONFIG_LIVE,                         \
+    "A token is due after the class's target or this many times the step of all streams alone.")   \
+  X(sched, document_min_tokens, INT, NULL, "0", -1, 16777216, NULL, GS_CONFIG_LIVE,                \
+    "A chat with a longer new prompt is served as a document. 0: what takes 2 s, at least 1,024; " \
+    "-1: never.")                                                                                  \
+  X(sched, person_queue_share, FLOAT, NULL, "0.75", 0, 1, NULL, GS_CONFIG_LIVE,                    \
+    "Part of the queue that one of several persons may fill.")                                     \
+  X(sched, person_weight, FLOAT, NULL, "1", 0, 1000000, NULL, GS_CONFIG_LIVE,                      \
+    "Share of a person without one of their own, relative to others.")                             \
+  X(sched, person_max_running, INT, NULL, "0", 0, 65536, NULL, GS_CONFIG_LIVE,                     \
+    "Sequences of one person that run at once. 0: no limit.")                                      \
+  X(sched, person_max_waiting, INT, NULL, "0", 0, 65536, NULL, GS_CONFIG_LIVE,                     \
+    "Sequences of one person that wait; more are answered with 429. 0: no limit.")                 \
+  X(sched, person_day_s, INT, NULL, "0", 0, 86400, NULL, GS_CONFIG_LIVE,                           \
+    "Device time of one person in 24 hours, in seconds. 0: no limit.")                             \
+  GS_CONFIG_CLASS(X, class_voice, "700", "45", "0", "4000", "0", "200", "200", "0.9", "0.5", "1",  \
+                  "0.05", "2")                                                                     \
+  GS_CONFIG_CLASS(X, class_chat, "2000", "100", "0", "0", "0", "200", "0", "0.8", "0.25", "0.9",   \
+                  "0", "0")                                                                        \
+  GS_CONFIG_CLASS(X, class_completion, "1000", "100", "0", "3000", "0", "100", "0", "0.6", "0.1",  \
+                  "0.5", "0", "0")                                                                 \
+  GS_CONFIG_CLASS(X, class_document, "10000", "150", "0", "0", "0", "100", "0", "0.7", "0.1",      \
+                  "0.8", "0", "0")                                                                 \
+  GS_CONFIG_CLASS(X, class_utility, "0", "200", "15000", "0", "20", "100", "0", "0.5", "0.05",     \
+                  "0.5", "0", "0")                                                                 \
+  GS_CONFIG_CLASS(X, class_background, "0", "0", "0", "0", "500", "200", "0", "1", "0.03", "0.6",  \
+                  "0", "1")                                                                        \
   X(log, level, ENUM, "log-level", "info", 0, 0, "debug|info|warn|error", GS_CONFIG_LIVE,          \
     "Least level that is written.")                                                                \
   X(fake, step_ms, DURATION_MS, NULL, "1", 0, 60000, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +16,14 @@
 #include "base/sys.h"
 
 #define OUTBOX_EVENTS 8192
+/* Steps between two looks at the step-time model's error, which sorts some hundred numbers. */
+#define ERROR_STEPS 64
+
+const double gs_ratio_bounds[GS_RATIO_N] = {
+#define X(bound) bound,
+    GS_RATIO_BOUNDS(X)
+#undef X
+        INFINITY};
 
 /*
  * Hand-over of a sequence back to its owner. The owner may send a cancel at the very moment in
@@ -33,10 +42,14 @@ struct gs_engine {
     gs_backend *backend;
     gs_kv *kv;
     gs_sched *sched;
-    gs_batch_item *items;    /* [max_seqs] */
-    gs_sample *samples;      /* [max_seqs] */
-    gs_item_result *results; /* [max_seqs] */
-    bool posted;             /* events since the last wake */
+    gs_batch_item *items;                    /* [max_seqs] */
+    gs_sample *samples;                      /* [max_seqs] */
+    gs_item_result *results;                 /* [max_seqs] */
+    bool posted;                             /* events since the last wake */
+    bool in_step;                            /* the backend runs: settings wait for its end */
+    gs_query *changes;                       /* CONFIGURE queries that do */
+    gs_class_config classes[GS_CLASS_COUNT]; /* copies of the configuration's */
+    gs_slo_config slo;
     /* shared: queues and single atomics */
     gs_mpsc inbox;
     gs_spsc outbox;
@@ -54,6 +67,12 @@ struct gs_engine {
         atomic_ullong steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
         atomic_ullong lookup_tokens, hit_tokens, suspensions;
         atomic_llong step_began_ns, longest_step_ns, busy_ns;
+        atomic_llong discarded_ns, busy_background_ns, recomputed_ns;
+        atomic_ullong n_target[GS_CLASS_COUNT], n_missed[GS_CLASS_COUNT];
+        atomic_ullong n_relegated[GS_CLASS_COUNT];
+        atomic_llong window_ns[GS_CLASS_COUNT], effective_tpot_ns[GS_CLASS_COUNT];
+        atomic_ullong ratio_count[GS_RATIO_N];
+        _Atomic double ratio_sum, cost_median_ratio, cost_median_error, cost_p95_error;
     } stats;
 };
 
@@ -76,8 +95,8 @@ gs_seq *gs_seq_create(const int32_t *prompt, int32_t n_prompt, int32_t max_outpu
     q->desc.max_output = max_output;
     q->desc.cls = GS_CLASS_CHAT;
     q->desc.user = q;
-    q->submit_msg = (gs_engine_msg){.seq = q};
-    q->cancel_msg = (gs_engine_msg){.seq = q, .cancel = true};
+    q->submit_msg = (gs_engine_msg){.kind = GS_ENGINE_SUBMIT, .seq = q};
+    q->cancel_msg = (gs_engine_msg){.kind = GS_ENGINE_CANCEL, .seq = q};
     atomic_init(&q->life, LIFE_LIVE);
     gs_sampler_default(&q->sampler);
     return q;
@@ -198,6 +217,64 @@ static void handle_cancel(gs_engine *e, gs_seq *q, int64_t now_ns) {
         gs_sched_cancel(e->sched, q->desc.id, now_ns);
 }
 
+/* ---- Questions
+ * ------------------------------------------------------------------------------------------- */
+
+static int configure(gs_engine *e, const gs_engine_settings *s) {
+    gs_slo_config slo = s->slo;
+    slo.safepoints = slo.safepoints && e->backend->ops->resume != NULL;
+    if (gs_slo_check(&slo, NULL) != GS_OK || s->prefill_chunk < 1)
+        return GS_ERR_INVALID;
+    int rc = gs_sched_set_classes(e->sched, s->classes, NULL);
+    if (rc == GS_OK)
+        rc = gs_sched_set_slo(e->sched, &slo);
+    if (rc == GS_OK)
+        rc = gs_sched_set_chunk(e->sched, s->prefill_chunk);
+    return rc;
+}
+
+static void answer(gs_engine *e, gs_query *q) {
+    gs_event ev = {.kind = GS_EVENT_ANSWER};
+    ev.u.answer = q;
+    post(e, &ev);
+}
+
+static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
+    q->now_ns = now_ns;
+    q->n_records = 0;
+    q->code = GS_OK;
+    if (atomic_load(&e->state) != GS_ENGINE_READY) {
+        q->code = GS_ERR_UNAVAILABLE;
+    } else if (q->kind == GS_QUERY_QUEUE) {
+        q->n_records = gs_sched_snapshot(e->sched, q->records, q->max_records);
+    } else if (q->kind == GS_QUERY_EXPLAIN) {
+        for (int32_t i = 0; i < q->n_ids && q->n_records < q->max_records; i++)
+            q->n_records +=
+                gs_sched_explain(e->sched, q->ids[i], &q->records[q->n_records]) == GS_OK;
+    } else if (e->in_step) {
+        q->next = e->changes;
+        e->changes = q;
+        return;
+    } else {
+        q->code = configure(e, q->apply);
+    }
+    answer(e, q);
+}
+
+/* What came in the middle of a step, oldest first. */
+static void handle_changes(gs_engine *e) {
+    gs_query *oldest = NULL, *q;
+    while ((q = e->changes)) {
+        e->changes = q->next;
+        q->next = oldest;
+        oldest = q;
+    }
+    while ((q = oldest)) {
+        oldest = q->next;
+        handle_query(e, q, gs_now_ns());
+    }
+}
+
 /* True when there was anything. */
 static bool drain_inbox(gs_engine *e) {
     bool any = false;
@@ -206,10 +283,12 @@ static bool drain_inbox(gs_engine *e) {
         gs_engine_msg *m = (gs_engine_msg *)(void *)n;
         int64_t now_ns = gs_now_ns();
         any = true;
-        if (m->cancel)
+        if (m->kind == GS_ENGINE_SUBMIT)
+            handle_submit(e, m->seq, now_ns);
+        else if (m->kind == GS_ENGINE_CANCEL)
             handle_cancel(e, m->seq, now_ns);
         else
-            handle_submit(e, m->seq, now_ns);
+            handle_query(e, m->query, now_ns);
     }
     return any;
 }
@@ -328,7 +407,15 @@ static void publish_stats(gs_engine *e) {
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
         atomic_store(&e->stats.running_by_class[c], s.n_running_by_class[c]);
         atomic_store(&e->stats.waiting_by_class[c], s.n_waiting_by_class[c]);
+        atomic_store(&e->stats.n_target[c], s.n_target[c]);
+        atomic_store(&e->stats.n_missed[c], s.n_missed[c]);
+        atomic_store(&e->stats.n_relegated[c], s.n_relegated[c]);
+        atomic_store(&e->stats.window_ns[c], s.window_ns[c]);
+        atomic_store(&e->stats.effective_tpot_ns[c], s.effective_tpot_ns[c]);
     }
+    atomic_store(&e->stats.discarded_ns, s.discarded_ns);
+    atomic_store(&e->stats.busy_background_ns, s.busy_background_ns);
+    atomic_store(&e->stats.recomputed_ns, s.recomputed_ns);
     atomic_store(&e->stats.kv_held, k.n_held);
     atomic_store(&e->stats.kv_cached, k.n_cached);
     atomic_store(&e->stats.steps, s.steps);
@@ -339,6 +426,24 @@ static void publish_stats(gs_engine *e) {
     atomic_store(&e->stats.suspensions, s.suspensions);
     atomic_store(&e->stats.lookup_tokens, k.lookups_tokens);
     atomic_store(&e->stats.hit_tokens, k.hits_tokens);
+}
+
+/* How right the step-time model was. A step that gave way was not measured as a whole. */
+static void judge_prediction(gs_engine *e, const gs_plan *plan, int64_t elapsed_ns) {
+    if (plan->predicted_ns <= 0 || elapsed_ns <= 0 || plan->resume)
+        return;
+    double ratio = (double)plan->predicted_ns / (double)elapsed_ns;
+    for (int i = 0; i < GS_RATIO_N; i++)
+        if (ratio <= gs_ratio_bounds[i])
+            atomic_fetch_add(&e->stats.ratio_count[i], 1);
+    atomic_store(&e->stats.ratio_sum, atomic_load(&e->stats.ratio_sum) + ratio);
+    if (plan->step % ERROR_STEPS != 0)
+        return;
+    gs_cost_error error;
+    gs_cost_get_error(gs_sched_cost(e->sched), &error);
+    atomic_store(&e->stats.cost_median_ratio, error.median_ratio);
+    atomic_store(&e->stats.cost_median_error, error.median_error);
+    atomic_store(&e->stats.cost_p95_error, error.p95_error);
 }
 
 static void check_invariants(const gs_engine *e) {
@@ -353,7 +458,9 @@ static int forward(gs_engine *e, const gs_plan *plan, gs_batch *batch, int64_t *
     const gs_backend_ops *ops = e->backend->ops;
     int64_t began_ns = gs_now_ns();
     atomic_store(&e->stats.step_began_ns, began_ns);
+    e->in_step = true;
     int rc = plan->resume ? ops->resume(e->backend, batch) : ops->forward(e->backend, batch);
+    e->in_step = false;
     *elapsed_ns = gs_now_ns() - began_ns;
     atomic_store(&e->stats.step_began_ns, 0);
     atomic_fetch_add(&e->stats.busy_ns, *elapsed_ns);
@@ -378,8 +485,10 @@ static void run_step(gs_engine *e, const gs_plan *plan) {
         gs_warn("engine", "a step failed: %s sequences=%d", gs_err_text(rc), plan->n_items);
     /* Tokens first: a sequence's END must follow its last token. The plan's own arrays stay valid
      * until the commit, which appends the tokens to each sequence. */
-    if (rc == 0)
+    if (rc == 0) {
         post_tokens(e, plan);
+        judge_prediction(e, plan, result.elapsed_ns);
+    }
     gs_sched_commit(e->sched, plan, &result, gs_now_ns());
 }
 
@@ -391,6 +500,7 @@ static void engine_loop(gs_engine *e) {
         gs_sched_plan(e->sched, gs_now_ns(), &plan);
         if (plan.n_items > 0)
             run_step(e, &plan);
+        handle_changes(e);
         report_ends(e);
         check_invariants(e);
         publish_stats(e);
@@ -418,9 +528,7 @@ static int open_parts(gs_engine *e) {
     rc = gs_kv_create(&kc, &e->kv);
     if (rc != 0)
         return gs_fail(e->error, sizeof(e->error), rc, "KV ledger: %s", gs_err_text(rc));
-    gs_slo_config slo;
-    gs_slo_defaults(&slo);
-    slo.safepoints = e->backend->ops->resume != NULL;
+    e->slo.safepoints = e->slo.safepoints && e->backend->ops->resume != NULL;
     gs_sched_config sc = {.max_seqs = bi->max_seqs,
                           .max_waiting = e->cfg.max_waiting,
                           .max_batch_tokens = bi->max_batch_tokens,
@@ -429,7 +537,8 @@ static int open_parts(gs_engine *e) {
                           .max_persons = e->cfg.max_persons,
                           .policy = e->cfg.policy,
                           .cost = e->cfg.cost,
-                          .slo = &slo,
+                          .classes = e->classes,
+                          .slo = &e->slo,
                           .seed = e->cfg.seed};
     rc = gs_sched_create(&sc, e->kv, &e->sched);
     if (rc != 0)
@@ -476,6 +585,12 @@ int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, si
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     memset(e, 0, sizeof(*e));
     e->cfg = *cfg;
+    gs_class_defaults(e->classes);
+    gs_slo_defaults(&e->slo);
+    if (cfg->classes)
+        memcpy(e->classes, cfg->classes, sizeof(e->classes));
+    if (cfg->slo)
+        e->slo = *cfg->slo;
     gs_mpsc_init(&e->inbox);
     int rc = gs_spsc_init(&e->outbox, OUTBOX_EVENTS, sizeof(gs_event));
     if (rc != 0) {
@@ -532,6 +647,12 @@ void gs_engine_cancel(gs_engine *e, gs_seq *q) {
     wake_engine(e);
 }
 
+void gs_engine_ask(gs_engine *e, gs_query *q) {
+    q->msg = (gs_engine_msg){.kind = GS_ENGINE_QUERY, .query = q};
+    gs_mpsc_push(&e->inbox, &q->msg.node);
+    wake_engine(e);
+}
+
 bool gs_engine_poll(gs_engine *e, gs_event *out) {
     return gs_spsc_pop(&e->outbox, out);
 }
@@ -575,5 +696,19 @@ void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out) {
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
         out->n_running_by_class[c] = atomic_load(&e->stats.running_by_class[c]);
         out->n_waiting_by_class[c] = atomic_load(&e->stats.waiting_by_class[c]);
+        out->n_target[c] = atomic_load(&e->stats.n_target[c]);
+        out->n_missed[c] = atomic_load(&e->stats.n_missed[c]);
+        out->n_relegated[c] = atomic_load(&e->stats.n_relegated[c]);
+        out->window_ns[c] = atomic_load(&e->stats.window_ns[c]);
+        out->effective_tpot_ns[c] = atomic_load(&e->stats.effective_tpot_ns[c]);
     }
+    for (int i = 0; i < GS_RATIO_N; i++)
+        out->ratio_count[i] = atomic_load(&e->stats.ratio_count[i]);
+    out->ratio_sum = atomic_load(&e->stats.ratio_sum);
+    out->cost_median_ratio = atomic_load(&e->stats.cost_median_ratio);
+    out->cost_median_error = atomic_load(&e->stats.cost_median_error);
+    out->cost_p95_error = atomic_load(&e->stats.cost_p95_error);
+    out->discarded_ns = atomic_load(&e->stats.discarded_ns);
+    out->busy_background_ns = atomic_load(&e->stats.busy_background_ns);
+    out->recomputed_ns = atomic_load(&e->stats.recomputed_ns);
 }

@@ -2,8 +2,9 @@
  * The engine: one thread that owns scheduler, KV ledger and backend, and the two queues to it.
  *
  *     event loop                               engine thread (= kernel worker 0)
- *     gs_engine_submit(seq) ── inbox (MPSC) ─► submit / cancel
- *     gs_engine_cancel(seq) ──┘                plan → forward → commit
+ *     gs_engine_submit(seq) ── inbox (MPSC) ─► submit / cancel / answer
+ *     gs_engine_cancel(seq) ──┤                plan → forward → commit
+ *     gs_engine_ask(query) ───┘
  *     gs_engine_poll(&event) ◄─ outbox (SPSC) ─ events; then wake(wake_arg)
  *
  * The backend is opened ON the engine thread (kernel worker 0), so that the server answers /health
@@ -28,10 +29,17 @@
 
 typedef struct gs_engine gs_engine;
 
+typedef enum gs_engine_msg_kind {
+    GS_ENGINE_SUBMIT,
+    GS_ENGINE_CANCEL,
+    GS_ENGINE_QUERY
+} gs_engine_msg_kind;
+
 typedef struct gs_engine_msg {
     gs_mpsc_node node; /* first */
-    struct gs_seq *seq;
-    bool cancel;
+    gs_engine_msg_kind kind;
+    struct gs_seq *seq;     /* SUBMIT, CANCEL */
+    struct gs_query *query; /* QUERY */
 } gs_engine_msg;
 
 typedef struct gs_seq {
@@ -53,16 +61,51 @@ gs_seq *gs_seq_create(const int32_t *prompt, int32_t n_prompt, int32_t max_outpu
 int gs_seq_set_bias(gs_seq *q, const gs_logit_bias *bias, int32_t n);
 void gs_seq_free(gs_seq *q);
 
+/* What can be changed while the engine runs. */
+typedef struct gs_engine_settings {
+    gs_class_config classes[GS_CLASS_COUNT];
+    gs_slo_config slo; /* safepoints only count where the backend can resume */
+    int32_t prefill_chunk;
+} gs_engine_settings;
+
+typedef enum gs_query_kind {
+    GS_QUERY_QUEUE,    /* records: who runs and who waits, as gs_sched_snapshot */
+    GS_QUERY_EXPLAIN,  /* records: of the living sequences among ids */
+    GS_QUERY_CONFIGURE /* apply settings */
+} gs_query_kind;
+
+/*
+ * A question to the engine thread. The caller's until gs_engine_ask; the engine's until the event
+ * GS_EVENT_ANSWER with it has been polled; then the caller's again. Every question is answered
+ * once, at the latest after the step that is running.
+ */
+typedef struct gs_query {
+    gs_query_kind kind;
+    void *owner;               /* the caller's; the engine never looks at it */
+    gs_explain *records;       /* caller's storage for max_records; NULL with CONFIGURE */
+    int32_t max_records;       /* EXPLAIN: as many as ids */
+    int32_t n_records;         /* answer */
+    const gs_seq_id *ids;      /* EXPLAIN: [n_ids] */
+    int32_t n_ids;             /* EXPLAIN */
+    gs_engine_settings *apply; /* CONFIGURE */
+    int64_t now_ns;            /* answer: when it was given */
+    int code;                  /* answer: 0, GS_ERR_INVALID, or GS_ERR_UNAVAILABLE: no model */
+    /* engine's */
+    gs_engine_msg msg;
+    struct gs_query *next;
+} gs_query;
+
 typedef enum gs_event_kind {
     GS_EVENT_ADMITTED, /* in the queue; the answer's headers may go out */
     GS_EVENT_REJECTED, /* admission says why; the sequence is the caller's again */
     GS_EVENT_TOKEN,
-    GS_EVENT_END /* the sequence is the caller's again */
+    GS_EVENT_END,   /* the sequence is the caller's again */
+    GS_EVENT_ANSWER /* the query is the caller's again */
 } gs_event_kind;
 
 typedef struct gs_event {
     gs_event_kind kind;
-    gs_seq *seq;
+    gs_seq *seq;     /* NULL with ANSWER */
     int64_t time_ns; /* when the engine produced it */
     union {
         gs_admission admission; /* ADMITTED, REJECTED */
@@ -71,7 +114,8 @@ typedef struct gs_event {
             bool stop; /* an end-of-generation token: counted, not shown */
             int32_t n_cached;
         } token;
-        gs_seq_end end; /* END */
+        gs_seq_end end;   /* END */
+        gs_query *answer; /* ANSWER */
     } u;
 } gs_event;
 
@@ -81,8 +125,10 @@ typedef int (*gs_backend_open_fn)(void *arg, gs_backend **out, char *err, size_t
 typedef struct gs_engine_config {
     gs_backend_open_fn open;
     void *open_arg;
-    int32_t max_waiting;   /* queued sequences; beyond: 429 */
-    int32_t prefill_chunk; /* tokens */
+    int32_t max_waiting;            /* queued sequences; beyond: 429 */
+    int32_t prefill_chunk;          /* tokens */
+    const gs_class_config *classes; /* [GS_CLASS_COUNT], copied; NULL: the defaults */
+    const gs_slo_config *slo;       /* copied; NULL: the defaults */
     uint32_t max_persons;
     uint64_t seed;
     const gs_policy_ops *policy; /* NULL: the default */
@@ -92,6 +138,14 @@ typedef struct gs_engine_config {
     void *wake_arg;
     bool check; /* gs_sched_check after every step (debug, tests) */
 } gs_engine_config;
+
+/* Histogram of predicted / measured step time: how many are at most the bound, the last one all. */
+#define GS_RATIO_BOUNDS(X)                                                                         \
+    X(0.5) X(0.7) X(0.8) X(0.9) X(0.95) X(1.0) X(1.05) X(1.1) X(1.2) X(1.4) X(2.0)
+#define GS_ONE(bound) +1
+enum { GS_RATIO_N = GS_RATIO_BOUNDS(GS_ONE) + 1 };
+#undef GS_ONE
+extern const double gs_ratio_bounds[GS_RATIO_N]; /* the last one is infinite */
 
 typedef enum gs_engine_state {
     GS_ENGINE_LOADING,
@@ -110,6 +164,14 @@ typedef struct gs_engine_stats {
     int64_t busy_ns;      /* time spent in forward so far */
     uint64_t suspensions; /* steps that gave way between two layers */
     int32_t n_running_by_class[GS_CLASS_COUNT], n_waiting_by_class[GS_CLASS_COUNT];
+    /* As in gs_sched_stats. */
+    int64_t discarded_ns, busy_background_ns, recomputed_ns;
+    uint64_t n_target[GS_CLASS_COUNT], n_missed[GS_CLASS_COUNT], n_relegated[GS_CLASS_COUNT];
+    int64_t window_ns[GS_CLASS_COUNT], effective_tpot_ns[GS_CLASS_COUNT];
+    /* The step-time model: steps that were predicted and measured whole, the sum of their ratios,
+     * and of the newest ones the error (gs_cost_get_error, looked at now and then). */
+    uint64_t ratio_count[GS_RATIO_N];
+    double ratio_sum, cost_median_ratio, cost_median_error, cost_p95_error;
 } gs_engine_stats;
 
 /* Starts the engine thread, which opens the backend; it is destroyed with the engine. */
@@ -120,8 +182,10 @@ const char *gs_engine_error(const gs_engine *e);         /* after FAILED */
  * polled are dropped, their sequences freed by nobody: poll to the end first. */
 void gs_engine_free(gs_engine *e);
 
-void gs_engine_submit(gs_engine *e, gs_seq *q);   /* any thread */
-void gs_engine_cancel(gs_engine *e, gs_seq *q);   /* any thread that owns the request; idempotent */
+void gs_engine_submit(gs_engine *e, gs_seq *q); /* any thread */
+void gs_engine_cancel(gs_engine *e, gs_seq *q); /* any thread that owns the request; idempotent */
+/* Any thread; not while the engine is LOADING, which would leave it waiting for the model. */
+void gs_engine_ask(gs_engine *e, gs_query *q);
 bool gs_engine_poll(gs_engine *e, gs_event *out); /* event-loop thread */
 void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out);
 /* Of the open backend; after READY. */

@@ -39,8 +39,6 @@ static void slo_init(gs_sched *s) {
     p->persons = (slo_person *)(void *)(p + 1);
     p->charges = (slo_charge *)(void *)(p->persons + p->n_persons);
     p->parked = p->charges + s->cfg.max_seqs;
-    for (uint32_t i = 0; i < p->n_persons; i++)
-        p->persons[i].cfg = s->slo.person;
     for (int c = 0; c < GS_CLASS_COUNT; c++)
         p->classes[c].window_ns = (s->classes[c].window_min_ns + s->classes[c].window_max_ns) / 2;
 }

@@ -25,14 +25,25 @@ void gs_slo_defaults(gs_slo_config *out) {
                            .person_queue_share = 0.75};
 }
 
-static int check_slo(const gs_slo_config *c) {
-    if (!(c->background_floor >= 0.0 && c->background_floor <= 0.5) ||
-        !(c->background_stretch >= 1.0 && c->background_stretch <= 100.0) ||
-        c->background_gap_ns < 0 || c->safepoint_max_age_ns < 0 || c->tile_tokens < 1 ||
-        !(c->tpot_stretch >= 1.0 && c->tpot_stretch <= 100.0) ||
-        !(c->person_queue_share > 0.0 && c->person_queue_share <= 1.0))
-        return GS_ERR_INVALID;
-    return GS_OK;
+int gs_slo_check(const gs_slo_config *c, const char **field) {
+    const char *bad = NULL;
+    if (!(c->background_floor >= 0.0 && c->background_floor <= 0.5))
+        bad = "background_floor";
+    else if (!(c->background_stretch >= 1.0 && c->background_stretch <= 100.0))
+        bad = "background_stretch";
+    else if (c->background_gap_ns < 0)
+        bad = "background_gap";
+    else if (c->safepoint_max_age_ns < 0)
+        bad = "safepoint_max_age";
+    else if (c->tile_tokens < 1)
+        bad = "tile_tokens";
+    else if (!(c->tpot_stretch >= 1.0 && c->tpot_stretch <= 100.0))
+        bad = "tpot_stretch";
+    else if (!(c->person_queue_share > 0.0 && c->person_queue_share <= 1.0))
+        bad = "person_queue_share";
+    if (field)
+        *field = bad;
+    return bad ? GS_ERR_INVALID : GS_OK;
 }
 
 static int check_classes(const gs_class_config *classes, const char **field) {
@@ -47,7 +58,7 @@ static int check_config(const gs_sched_config *cfg, const gs_kv_config *kv) {
         cfg->max_waiting > INT32_MAX / 4 - cfg->max_seqs || cfg->max_batch_tokens < 1 ||
         cfg->prefill_chunk < 1 || cfg->max_context < 2 ||
         cfg->max_context > (int64_t)kv->max_blocks_per_seq * kv->block_tokens ||
-        (cfg->slo && check_slo(cfg->slo) != GS_OK) ||
+        (cfg->slo && gs_slo_check(cfg->slo, NULL) != GS_OK) ||
         (cfg->classes && check_classes(cfg->classes, NULL) != GS_OK))
         return GS_ERR_INVALID;
     return GS_OK;
@@ -207,6 +218,7 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
         out->retry_after_ns = retry_after(s);
         return refuse(out, GS_ERR_OVERLOADED, NULL, "the queue is full");
     }
+    out->n_ahead = s->waiting.n;
     out->n_cached = gs_kv_peek(s->kv, d->cache_scope, d->tokens, d->n_prompt);
     out->predicted_ttft_ns = predict_ttft(s, d->n_prompt - out->n_cached);
     if (s->policy->classify)
@@ -477,9 +489,16 @@ int gs_sched_set_classes(gs_sched *s, const gs_class_config classes[GS_CLASS_COU
 }
 
 int gs_sched_set_slo(gs_sched *s, const gs_slo_config *cfg) {
-    if (check_slo(cfg) != GS_OK)
+    if (gs_slo_check(cfg, NULL) != GS_OK)
         return GS_ERR_INVALID;
     s->slo = *cfg;
+    return GS_OK;
+}
+
+int gs_sched_set_chunk(gs_sched *s, int32_t prefill_chunk) {
+    if (prefill_chunk < 1)
+        return GS_ERR_INVALID;
+    s->cfg.prefill_chunk = prefill_chunk;
     return GS_OK;
 }
 

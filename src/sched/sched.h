@@ -116,6 +116,7 @@ typedef struct gs_admission {
     int64_t retry_after_ns;    /* with GS_ERR_OVERLOADED */
     int64_t predicted_ttft_ns; /* -1: no estimate yet */
     int32_t n_cached;          /* prompt tokens the prefix cache holds now */
+    int32_t n_ahead;           /* sequences that wait already */
     gs_class cls;              /* that it is served as */
     bool late;                 /* its deadline will probably be missed */
 } gs_admission;
@@ -207,6 +208,8 @@ typedef struct gs_person_stats {
 } gs_person_stats;
 
 void gs_slo_defaults(gs_slo_config *out);
+/* Bounds of each field. 0, or GS_ERR_INVALID with the field's name in *field (may be NULL). */
+int gs_slo_check(const gs_slo_config *c, const char **field);
 
 /* kv is borrowed and must outlive the scheduler. GS_ERR_INVALID, GS_ERR_NOMEM. */
 int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out);
@@ -244,6 +247,7 @@ bool gs_sched_next_end(gs_sched *s, gs_seq_end *out);
 int gs_sched_set_classes(gs_sched *s, const gs_class_config classes[GS_CLASS_COUNT],
                          const char **field);
 int gs_sched_set_slo(gs_sched *s, const gs_slo_config *cfg);
+int gs_sched_set_chunk(gs_sched *s, int32_t prefill_chunk);
 int gs_sched_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg);
 void gs_sched_set_cost(gs_sched *s, const gs_cost *c); /* a calibration */
 void gs_sched_get_classes(const gs_sched *s, gs_class_config out[GS_CLASS_COUNT]);

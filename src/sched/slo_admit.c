@@ -79,15 +79,16 @@ static int check_person(const gs_sched *s, const gs_seq_desc *d, int64_t now_ns,
                         gs_admission *out) {
     const slo_state *p = slo_of(s);
     const slo_person *u = &p->persons[d->person < p->n_persons ? d->person : 0];
+    const gs_person_config *own = slo_config_of(s, u);
     gs_person_stats st;
     slo_get_person(s, d->person, &st);
-    if (u->cfg.max_waiting > 0 && st.n_waiting >= u->cfg.max_waiting)
+    if (own->max_waiting > 0 && st.n_waiting >= own->max_waiting)
         return overloaded(out, "this person has too many requests waiting", work_ns);
     const double places = s->slo.person_queue_share * s->cfg.max_waiting;
     if (p->n_persons > 1 && s->slo.person_queue_share < 1.0 && s->cfg.max_waiting >= 8 &&
         st.n_waiting >= (int32_t)places)
         return overloaded(out, "this person's requests fill the queue", work_ns);
-    if (u->cfg.day_ns > 0 && u->day_ns >= u->cfg.day_ns && now_ns - u->day_began_ns < DAY)
+    if (own->day_ns > 0 && u->day_ns >= own->day_ns && now_ns - u->day_began_ns < DAY)
         return overloaded(out, "this person's device time for today is used up",
                           (double)(u->day_began_ns + DAY - now_ns));
     return GS_OK;

@@ -12,8 +12,9 @@
 #define OUTPUT_SHARE 0.2   /* weight of the newest answer */
 #define DAY_NS       86400000000000LL
 
-static double weight_of(const slo_person *u) {
-    return u->cfg.weight > 0.0 ? u->cfg.weight : 1.0;
+static double weight_of(const gs_sched *s, const slo_person *u) {
+    const double weight = slo_config_of(s, u)->weight;
+    return weight > 0.0 ? weight : 1.0;
 }
 
 double slo_expected_output(const gs_sched *s, const gs_sched_seq *q) {
@@ -100,8 +101,8 @@ static void count_background(slo_state *p, int64_t ns, int64_t now_ns) {
     p->bucket_ns[p->bucket % SLO_BUCKETS] += ns;
 }
 
-static void charge_person(slo_person *u, double ns, int64_t now_ns) {
-    u->counter_ns += ns / weight_of(u);
+static void charge_person(const gs_sched *s, slo_person *u, double ns, int64_t now_ns) {
+    u->counter_ns += ns / weight_of(s, u);
     u->charged_ns += (int64_t)ns;
     if (now_ns - u->day_began_ns >= DAY_NS || u->day_began_ns == 0) {
         u->day_began_ns = now_ns > 0 ? now_ns : 1;
@@ -120,7 +121,7 @@ void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
         gs_sched_seq *q = s->planned[i];
         const slo_charge *c = &p->charges[i];
         const double part = (double)elapsed_ns * c->weight / sum;
-        charge_person(slo_person_of(s, q), part * c->useful, now_ns);
+        charge_person(s, slo_person_of(s, q), part * c->useful, now_ns);
         q->x.charged_ns += (int64_t)(part * c->useful);
         if (s->plan.items[i].pos < q->n_high)
             s->stats.recomputed_ns += (int64_t)(part * (1.0 - c->useful));
@@ -152,6 +153,7 @@ int slo_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg) {
         cfg->max_waiting < 0 || cfg->day_ns < 0)
         return GS_ERR_INVALID;
     p->persons[person].cfg = *cfg;
+    p->persons[person].own = true;
     return GS_OK;
 }
 

@@ -11,7 +11,8 @@
 #define SLO_COMPANY_NS (600 * SLO_BUCKET_NS)
 
 typedef struct slo_person {
-    gs_person_config cfg;
+    gs_person_config cfg; /* with own; else gs_slo_config.person counts */
+    bool own;
     double counter_ns; /* weighted device time, lifted on return (VTC) */
     int64_t charged_ns;
     double output_tokens; /* moving average of answers' length */
@@ -85,6 +86,9 @@ static inline bool slo_interactive(const gs_sched *s, const gs_sched_seq *q) {
 static inline slo_person *slo_person_of(const gs_sched *s, const gs_sched_seq *q) {
     slo_state *p = slo_of(s);
     return &p->persons[q->d.person < p->n_persons ? q->d.person : 0];
+}
+static inline const gs_person_config *slo_config_of(const gs_sched *s, const slo_person *u) {
+    return u->own ? &u->cfg : &s->slo.person;
 }
 static inline double slo_max(double a, double b) {
     return a > b ? a : b;

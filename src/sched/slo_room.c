@@ -96,7 +96,8 @@ static gs_wait find_seat(slo_step *t, gs_sched_seq *q) {
     const slo_person *u = slo_person_of(s, q);
     if (k->seats > 0 && s->stats.n_running_by_class[q->d.cls] >= k->seats)
         return GS_WAIT_SEATS;
-    if (u->cfg.max_running > 0 && u->n_running >= u->cfg.max_running)
+    const int32_t most = slo_config_of(s, u)->max_running;
+    if (most > 0 && u->n_running >= most)
         return GS_WAIT_PERSON;
     /* Where others come and go, one person never holds all seats. */
     if (t->now_ns - t->p->switched_ns < SLO_COMPANY_NS && t->p->switched_ns > 0 &&
