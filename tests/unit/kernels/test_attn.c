@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 #include "base/err.h"
@@ -19,6 +20,7 @@
 #define N_LAYERS 2
 
 static gs_rng rng;
+static uint64_t fuzz_seed; /* of a random shape, for the message when it fails; 0: none */
 
 static float uniform(float range) {
     return (float)(gs_rng_unit(&rng) * 2 - 1) * range;
@@ -135,11 +137,12 @@ static void check_item(const fixture *f, int n_group, int n_q, int window) {
                 naive(f, q + at, h, it.pos + t, window, it.scale, want);
                 for (int d = 0; d < hd; d++)
                     if (!(fabs((double)out[at + (size_t)d] - want[d]) < 3e-6))
-                        fail_msg("%s hd %d bt %d n_q %d group %d window %d: [%d][%d][%d] is %g, "
-                                 "not %g",
-                                 gs_isa_name(gs_kernels_isa()), hd, f->l.block_tokens, n_q, n_group,
-                                 window, t, h * n_group + g, d, (double)out[at + (size_t)d],
-                                 want[d]);
+                        fail_msg(
+                            "%s hd %d bt %d n_q %d group %d window %d seed %llu: [%d][%d][%d] is "
+                            "%g, not %g",
+                            gs_isa_name(gs_kernels_isa()), hd, f->l.block_tokens, n_q, n_group,
+                            window, (unsigned long long)fuzz_seed, t, h * n_group + g, d,
+                            (double)out[at + (size_t)d], want[d]);
             }
     }
     for (int t = 0; t < n_q; t++) /* the gap after each row stays untouched */
@@ -355,6 +358,42 @@ static void test_copy(void **state) {
     gs_pages_free(l.base, l.total_bytes);
 }
 
+static uint64_t setting(const char *name, uint64_t otherwise) {
+    const char *s = getenv(name);
+    return s && *s ? strtoull(s, NULL, 10) : otherwise;
+}
+
+static void random_shape(void) {
+    static const int sizes[] = {16, 32, 64, 128};
+    gs_rng_seed(&rng, fuzz_seed);
+    fixture f;
+    int n_q = 1 + (int)gs_rng_below(&rng, gs_rng_below(&rng, 2) ? 4 : 70);
+    int before = (int)gs_rng_below(&rng, 1 + gs_rng_below(&rng, 600));
+    fixture_init(&f, 1 + (int)gs_rng_below(&rng, 3), 16 * (1 + (int)gs_rng_below(&rng, 16)),
+                 sizes[gs_rng_below(&rng, 4)], n_q + before);
+    int n_group = 1 + (int)gs_rng_below(&rng, 8);
+    int window = gs_rng_below(&rng, 2) ? 0 : 1 + (int)gs_rng_below(&rng, 300);
+    check_item(&f, n_group, n_q, window);
+    fixture_free(&f);
+}
+
+/* Random shapes: a few, or for KERNEL_FUZZ_SECONDS; a failure comes again from its seed. */
+static void test_random_shapes(void **state) {
+    (void)state;
+    time_t until = time(NULL) + (time_t)setting("KERNEL_FUZZ_SECONDS", 0);
+    uint64_t first = setting("KERNEL_FUZZ_SEED", 1);
+    char err[256];
+    for (fuzz_seed = first; fuzz_seed < first + 20 || time(NULL) < until; fuzz_seed++) {
+        for (int isa = 0; isa < GS_ISA_COUNT; isa++)
+            if (gs_isa_supported((gs_isa)isa)) {
+                assert_int_equal(gs_kernels_init(gs_isa_name((gs_isa)isa), err, sizeof err), GS_OK);
+                random_shape();
+            }
+    }
+    print_message("%llu random shapes\n", (unsigned long long)(fuzz_seed - first));
+    fuzz_seed = 0;
+}
+
 static void test_layout_limits(void **state) {
     (void)state;
     gs_kv_layout l;
@@ -369,10 +408,11 @@ static void test_layout_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_borders),
-        cmocka_unit_test(test_invariance), cmocka_unit_test(test_exp2),
-        cmocka_unit_test(test_store),      cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_copy),       cmocka_unit_test(test_layout_limits),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_borders),
+        cmocka_unit_test(test_invariance),    cmocka_unit_test(test_exp2),
+        cmocka_unit_test(test_store),         cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_copy),          cmocka_unit_test(test_layout_limits),
+        cmocka_unit_test(test_random_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
