@@ -81,19 +81,18 @@ def cli(*args, env=None, timeout_s=60, stdin=None):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-_model_path = None
+_model_paths = {}
 
 
 def model_path(name="smollm2"):
-    """The real model, or the test is skipped."""
-    global _model_path
-    if _model_path is None:
+    """A real model (names of scripts/fetch-model), or the test is skipped."""
+    if name not in _model_paths:
         done = subprocess.run(["python3", "scripts/fetch-model", name], cwd=ROOT,
                               capture_output=True, timeout=900)
-        _model_path = done.stdout.decode().strip() if done.returncode == 0 else ""
-    if not _model_path:
-        raise unittest.SkipTest("the model can't be fetched (scripts/fetch-model)")
-    return _model_path
+        _model_paths[name] = done.stdout.decode().strip() if done.returncode == 0 else ""
+    if not _model_paths[name]:
+        raise unittest.SkipTest(f"{name} can't be fetched (scripts/fetch-model)")
+    return _model_paths[name]
 
 
 class Response:
