@@ -82,6 +82,7 @@ void gs_api_wake(void *arg) {
 static void on_tick(uv_timer_t *h) {
     gs_api *a = h->data;
     int64_t now_ns = gs_now_ns();
+    gs_api_keys_refresh(a);
     /* A request's tick may free that request, never another one. */
     for (gs_req *r = a->live, *next; r; r = next) {
         next = r->next;
@@ -123,6 +124,12 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
         return gs_fail(err, errlen, rc,
                        rc == GS_ERR_NOMEM ? "out of memory" : "no random numbers to be had");
     }
+    rc = gs_api_keys_open(a, err, errlen);
+    if (rc != 0) {
+        gs_free(a->past);
+        gs_free(a);
+        return rc;
+    }
     hc->on_request = gs_api_on_request;
     hc->on_gone = on_gone;
     hc->error_body = on_error_body;
@@ -130,6 +137,7 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     rc = gs_http_server_create(loop, hc, &a->http, err, errlen);
     if (rc != 0) {
         gs_free(a->past);
+        gs_keys_deinit(&a->keys.all);
         gs_free(a);
         return rc;
     }
@@ -221,5 +229,6 @@ void gs_api_free(gs_api *a) {
     while (!closed)
         uv_run(a->loop, UV_RUN_NOWAIT);
     gs_free(a->past);
+    gs_keys_deinit(&a->keys.all);
     gs_free(a);
 }

@@ -32,10 +32,22 @@ typedef struct gs_served_model {
     double load_ms;
 } gs_served_model;
 
+/* Another name under which the model is listed and asked for. */
+typedef struct gs_model_alias {
+    const char *name;
+    const char *model; /* its target; "": the model there is */
+    int32_t cls;       /* gs_class of requests that use it; -1: as without */
+} gs_model_alias;
+
+#define GS_API_MAX_PERSONS 64 /* gs_engine_config.max_persons */
+
 typedef struct gs_api_config {
     const gs_served_model *model; /* borrowed; read only after the engine is READY */
-    const char *const *api_keys;  /* none: no key needed */
+    const char *const *api_keys;  /* these may do everything but change the server */
     int n_api_keys;
+    const char *keys_file; /* of `gamasot keys`, read again when it changes; NULL: none */
+    const gs_model_alias *aliases;
+    int n_aliases;
     const char *const *allowed_hosts; /* beyond loopback names and literal addresses */
     int n_allowed_hosts;
     const char *const *allowed_origins;
@@ -52,6 +64,11 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *htt
 void gs_api_set_engine(gs_api *a, gs_engine *e);
 /* For gs_engine_config.wake: any thread. arg is the gs_api **, which may still be NULL. */
 void gs_api_wake(void *arg);
+/* Whether requests need a key (or an address bound to one). */
+bool gs_api_has_keys(const gs_api *a);
+/* Finds the model or alias that a request asks for, with or without ":latest"; "" is the model.
+ * alias: NULL for the model itself. The name as it is served, or NULL: unknown. After READY. */
+const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_alias **alias);
 int gs_api_port(const gs_api *a);
 int gs_api_n_live(const gs_api *a); /* requests not yet answered */
 /*

@@ -3,16 +3,37 @@
 #define GS_API_API_IMPL_H
 
 #include "api/api.h"
+#include "api/keys.h"
 #include "api/request.h"
 
-#define GS_MAX_PERSONS 64
 /* Bodies above this are rendered and tokenised on a worker thread: some milliseconds of work. */
 #define GS_API_INLINE_BYTES 16384
 
+/* Who has asked since the start. Index 0: nobody in particular. */
 typedef struct gs_persons {
-    uint64_t key[GS_MAX_PERSONS]; /* hash of who it is; 0 = free */
+    uint64_t key[GS_API_MAX_PERSONS];                   /* hash of who it is; 0 = free */
+    char name[GS_API_MAX_PERSONS][GS_MAX_KEY_NAME + 1]; /* for people to read */
     uint32_t n;
+    uint32_t n_users; /* of them, named by `user` without keys */
 } gs_persons;
+
+typedef struct gs_key_ring {
+    gs_keys all;     /* of the options, then of the file */
+    int32_t n_fixed; /* of the options */
+    bool needed;     /* there is or was a key: without one nobody gets in any more */
+    bool read;       /* the file, as mtime, inode and size say */
+    int64_t mtime_ns, ino, size;
+} gs_key_ring;
+
+/* Whom a request is for, and what that gives. */
+typedef struct gs_identity {
+    uint32_t person;
+    uint64_t cache_scope;
+    int32_t cls;      /* the key's class; -1: none */
+    uint32_t classes; /* 1 << gs_class: may be asked for */
+    bool has_limits;  /* from a key */
+    gs_person_config limits;
+} gs_identity;
 
 /* A tokeniser's work for one HTTP request: fills out, or e. Any thread. */
 typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_buf *out,
@@ -38,6 +59,7 @@ struct gs_api {
     uv_async_t wake;
     uv_timer_t tick;
     gs_persons persons;
+    gs_key_ring keys;
     gs_req *live;          /* list */
     gs_api_job *jobs;      /* list of those on worker threads */
     gs_api_query *queries; /* list of those that wait for the engine's answer */
@@ -51,13 +73,30 @@ struct gs_api {
     void *done_arg;
 };
 
-/* identity.c */
+/* access.c: hosts, pages and keys */
 /* 0, or *e: 401 unknown key, 403 foreign Host or Origin. */
 int gs_api_check_access(gs_api *a, const gs_http_request *rq, gs_api_error *e);
-void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uint32_t *person,
-                     uint64_t *scope);
+/* 0, or 403: only an admin's key, or this machine while there are no keys, may. */
+int gs_api_check_admin(gs_api *a, const gs_http_request *rq, gs_api_error *e);
+/* The key that is sent, or that the address is bound to; NULL: none. Valid until the loop turns. */
+const gs_key *gs_api_key(const gs_api *a, const gs_http_request *rq);
+int gs_api_keys_open(gs_api *a, char *err, size_t errlen);
+/* Looks whether the file has changed. What can't be read leaves the keys as they were. */
+void gs_api_keys_refresh(gs_api *a);
 bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq);
-bool gs_api_on_loopback(const gs_http_request *rq);
+
+/* identity.c: persons and classes */
+bool gs_peer_is_loopback(const char *peer);
+/* user: as the body says, "" for none. */
+void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, gs_identity *out);
+/* "webui/mina"; "" for nobody in particular and unknown indices. */
+const char *gs_api_person_name(const gs_api *a, uint32_t person);
+/* Sets person, cache_scope, cls and class_fixed of a request whose fields have been read. */
+void gs_req_classify(gs_req *r);
+
+/* names.c: the names under which models are asked for */
+/* The i-th one, the model first, then its aliases in order; NULL: no more. After READY. */
+const char *gs_api_served_name(const gs_api *a, int i);
 
 /* routes.c */
 /* A generating request: refuses it when too many are being answered. Takes rq, body and note, as

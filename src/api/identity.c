@@ -1,146 +1,60 @@
 /*
- * Who asks, and from where. Keys are compared in constant time; browsers of foreign pages and
- * rebound host names are turned away before anything is parsed.
+ * Persons and classes: for whom a request is, and how urgent it is.
+ *
+ * A key (sent, or bound to the address) gives the account. A trusted proxy's key may name persons
+ * below it. Without keys, `user` names persons on loopback, where whoever can connect could read
+ * everything anyway; other addresses are one person each.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "api/api_impl.h"
-#include "base/err.h"
 
-/* Constant time in the contents: every byte of the longer string is looked at. */
-static bool same_secret(const char *a, const char *b) {
-    size_t na = strlen(a), nb = strlen(b), n = na > nb ? na : nb;
-    unsigned diff = na == nb ? 0 : 1;
-    for (size_t i = 0; i < n; i++)
-        diff |=
-            (unsigned)(unsigned char)a[i < na ? i : 0] ^ (unsigned)(unsigned char)b[i < nb ? i : 0];
-    return diff == 0;
-}
+/* Persons that `user` may make without keys: it takes no right to invent names. */
+#define MAX_USERS 32
 
-static const char *bearer(const gs_http_request *rq) {
-    const char *h = gs_http_header(rq, "authorization");
-    if (h && strncasecmp(h, "Bearer ", 7) == 0) {
-        h += 7;
-        while (*h == ' ')
-            h++;
-        return h;
-    }
-    return gs_http_header(rq, "x-api-key");
-}
+/* ---- The table of persons ------------------------------------------------------------------ */
 
-/* Index of the key, or -1. Looks at all keys whatever matches. */
-static int find_key(const gs_api *a, const char *key) {
-    int found = -1;
-    for (int i = 0; key && i < a->cfg.n_api_keys; i++) {
-        if (same_secret(key, a->cfg.api_keys[i]))
-            found = i;
-    }
-    return found;
-}
-
-/* "name:port" or "[::1]:port" -> the name alone. */
-static void host_name(const char *in, char *out, size_t n) {
-    size_t len = strcspn(in, "/");
-    if (*in == '[') {
-        in++;
-        len = strcspn(in, "]");
-    } else {
-        const char *colon = memchr(in, ':', len);
-        if (colon && !memchr(colon + 1, ':', len - (size_t)(colon - in) - 1))
-            len = (size_t)(colon - in);
-    }
-    snprintf(out, n, "%.*s", (int)(len < n ? len : n - 1), in);
-}
-
-static bool is_address(const char *s) {
-    unsigned char buf[16];
-    return inet_pton(AF_INET, s, buf) == 1 || inet_pton(AF_INET6, s, buf) == 1;
-}
-
-static bool in_list(const char *s, const char *const *list, int n) {
-    for (int i = 0; i < n; i++) {
-        if (strcasecmp(s, list[i]) == 0 || strcmp(list[i], "*") == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool ends_with(const char *s, const char *tail) {
-    size_t n = strlen(s), t = strlen(tail);
-    return n >= t && strcasecmp(s + n - t, tail) == 0;
-}
-
-/* A name that a foreign DNS server could point here (rebinding) is refused; literal addresses and
- * names that only this machine or the home's own resolver answers are fine. */
-static bool host_ok(const gs_api *a, const char *header) {
-    char name[256], own[256] = "";
-    host_name(header, name, sizeof(name));
-    if (is_address(name) || strcasecmp(name, "localhost") == 0 || ends_with(name, ".localhost"))
-        return true;
-    if (gethostname(own, sizeof(own) - 1) == 0 && own[0] && strcasecmp(name, own) == 0)
-        return true;
-    return in_list(name, a->cfg.allowed_hosts, a->cfg.n_allowed_hosts);
-}
-
-bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq) {
-    const char *origin = gs_http_header(rq, "origin");
-    const char *host = gs_http_header(rq, "host");
-    if (!origin)
-        return true;
-    if (in_list(origin, a->cfg.allowed_origins, a->cfg.n_allowed_origins))
-        return true;
-    const char *rest = strstr(origin, "://");
-    if (!rest ||
-        (strncasecmp(origin, "http://", 7) != 0 && strncasecmp(origin, "https://", 8) != 0))
-        return false;
-    rest += 3;
-    char name[256];
-    host_name(rest, name, sizeof(name));
-    if (strcasecmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0 ||
-        strcmp(name, "::1") == 0)
-        return true;
-    return host && strcasecmp(rest, host) == 0;
-}
-
-int gs_api_check_access(gs_api *a, const gs_http_request *rq, gs_api_error *e) {
-    const char *host = gs_http_header(rq, "host");
-    if (host && !host_ok(a, host))
-        return gs_api_fail(e, GS_ERR_FORBIDDEN, NULL,
-                           "Host '%.80s' is not allowed; add it to server.allowed_hosts.", host);
-    if (!gs_api_origin_ok(a, rq))
-        return gs_api_fail(e, GS_ERR_FORBIDDEN, NULL,
-                           "This origin is not allowed; add it to server.allowed_origins.");
-    if (a->cfg.n_api_keys > 0 && find_key(a, bearer(rq)) < 0) {
-        gs_api_fail(e, GS_ERR_UNAUTHORIZED, NULL,
-                    "A valid API key is needed: send 'Authorization: Bearer KEY'.");
-        e->name = "invalid_api_key";
-        return e->code;
-    }
-    return 0;
-}
-
-/* Person index of a name hash; persons beyond the table share index 0. */
-static uint32_t person_of(gs_persons *p, uint64_t key) {
+/* Index of who; persons beyond the table share index 0. */
+static uint32_t person_of(gs_persons *p, const char *who, const char *label, bool by_user) {
+    uint64_t key = XXH64(who, strlen(who), 0);
+    if (p->n == 0)
+        p->n = 1; /* index 0: nobody in particular */
     for (uint32_t i = 1; i < p->n; i++) {
         if (p->key[i] == key)
             return i;
     }
-    if (p->n == 0)
-        p->n = 1; /* index 0: nobody in particular */
-    if (p->n == GS_MAX_PERSONS)
+    if (p->n == GS_API_MAX_PERSONS || (by_user && p->n_users == MAX_USERS))
         return 0;
     p->key[p->n] = key;
+    snprintf(p->name[p->n], sizeof(p->name[0]), "%s", label);
+    p->n_users += by_user;
     return p->n++;
 }
 
-bool gs_api_on_loopback(const gs_http_request *rq) {
-    const char *peer = gs_http_peer(rq);
-    return strncmp(peer, "127.", 4) == 0 || strcmp(peer, "::1") == 0;
+const char *gs_api_person_name(const gs_api *a, uint32_t person) {
+    return person < a->persons.n ? a->persons.name[person] : "";
+}
+
+/* They stand with the first key of a person, so that several keys don't argue. */
+static void limits_of(const gs_api *a, const gs_key *k, gs_person_config *out) {
+    const gs_keys *all = &a->keys.all;
+    for (int32_t i = 0; i < all->n; i++) {
+        if (strcmp(all->items[i].person, k->person) == 0) {
+            k = &all->items[i];
+            break;
+        }
+    }
+    gs_key_person_config(k, out);
+}
+
+/* ---- Who ----------------------------------------------------------------------------------- */
+
+bool gs_peer_is_loopback(const char *peer) {
+    return strncmp(peer, "127.", 4) == 0 || strcmp(peer, "::1") == 0 ||
+           strncmp(peer, "::ffff:127.", 11) == 0;
 }
 
 /* Hosts change the lower half of an IPv6 address at will: one /64 is one peer. */
@@ -153,23 +67,114 @@ static const char *peer_name(const gs_http_request *rq, char *buf, size_t n) {
     return inet_ntop(AF_INET6, &a, buf, (socklen_t)n);
 }
 
-/*
- * With keys, a key is a person. Without, `user` names persons on loopback, where whoever can
- * connect could read everything anyway; other addresses are one person each (IPv6: each /64). The
- * cache scope is salted per start, so that it can't be computed from a name.
- */
-void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, uint32_t *person,
-                     uint64_t *scope) {
-    const char *who = "";
-    char key_name[32], net[INET6_ADDRSTRLEN];
-    if (a->cfg.n_api_keys > 0) {
-        snprintf(key_name, sizeof(key_name), "key %d", find_key(a, bearer(rq)));
-        who = key_name;
-    } else if (gs_api_on_loopback(rq)) {
-        who = user;
-    } else {
-        who = peer_name(rq, net, sizeof(net));
+/* Open WebUI's with ENABLE_FORWARD_USER_INFO_HEADERS; the first one is for those that can be told
+ * which header to send, as LibreChat can. */
+static const char *forwarded_user(const gs_http_request *rq, const char *user) {
+    static const char *const headers[] = {"x-gamasot-user", "x-openwebui-user-id",
+                                          "x-openwebui-user-email", "x-openwebui-user-name"};
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
+        const char *v = gs_http_header(rq, headers[i]);
+        if (v && *v)
+            return v;
     }
-    *person = *who ? person_of(&a->persons, XXH64(who, strlen(who), 0)) : 0;
-    *scope = XXH64(who, strlen(who), a->scope_salt);
+    return user;
+}
+
+static void identify_key(gs_api *a, const gs_http_request *rq, const char *user, const gs_key *k,
+                         gs_identity *out) {
+    const char *below = k->trusted_proxy ? forwarded_user(rq, user) : "";
+    const char *shown = *below ? gs_http_header(rq, "x-openwebui-user-name") : NULL;
+    char label[2 * GS_MAX_KEY_NAME];
+    gs_buf who = {0};
+    gs_buf_printf(&who, "key %s%s%s", k->person, *below ? "\n" : "", below);
+    snprintf(label, sizeof(label), "%s%s%s", k->person, *below ? "/" : "",
+             shown && *shown ? shown : below);
+    /* Without memory for the name: nobody in particular, in a scope of the account. */
+    const char *name = gs_buf_cstr(&who);
+    out->person = name && !who.failed ? person_of(&a->persons, name, label, false) : 0;
+    if (k->cache_scope[0] || !name || who.failed)
+        out->cache_scope = XXH64(k->cache_scope, strlen(k->cache_scope), a->scope_salt ^ 1);
+    else
+        out->cache_scope = XXH64(name, strlen(name), a->scope_salt);
+    out->cls = k->cls;
+    out->classes = k->classes;
+    out->has_limits = out->person != 0;
+    limits_of(a, k, &out->limits);
+    gs_buf_deinit(&who);
+}
+
+/* The scope is salted per start, so that it can't be computed from a name. */
+void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, gs_identity *out) {
+    const gs_key *k = gs_api_key(a, rq);
+    if (k) {
+        identify_key(a, rq, user, k, out);
+        return;
+    }
+    char net[INET6_ADDRSTRLEN];
+    bool local = gs_peer_is_loopback(gs_http_peer(rq));
+    const char *who = local ? user : peer_name(rq, net, sizeof(net));
+    *out = (gs_identity){.cls = -1, .classes = GS_CLASSES_ALL};
+    out->person = *who ? person_of(&a->persons, who, who, local) : 0;
+    out->cache_scope = XXH64(who, strlen(who), a->scope_salt);
+}
+
+/* ---- Class --------------------------------------------------------------------------------- */
+
+/* Open WebUI asks for titles, tags and follow-ups with prompts that begin like this. */
+static bool is_utility_prompt(const json_t *body) {
+    static const char mark[] = "### Task:";
+    const json_t *messages = json_object_get(body, "messages");
+    size_t n = json_array_size(messages);
+    const json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
+    const char *text = json_string_value(json_object_get(last, "content"));
+    return text && strncmp(text, mark, sizeof(mark) - 1) == 0;
+}
+
+/* flex: background; priority: the best one there is for this key. */
+static int tier_class(const json_t *body, uint32_t classes) {
+    const char *tier = json_string_value(json_object_get(body, "service_tier"));
+    if (tier && strcmp(tier, "flex") == 0)
+        return GS_CLASS_BACKGROUND;
+    if (!tier || strcmp(tier, "priority") != 0)
+        return -1;
+    int c = 0;
+    while (c < GS_CLASS_COUNT && !(classes & 1u << c))
+        c++;
+    return c < GS_CLASS_COUNT ? c : -1;
+}
+
+/* The first of the client's wishes that the key may have. */
+static int asked_class(const gs_req *r, uint32_t classes) {
+    const char *header = gs_http_header(r->rq, "x-gamasot-class");
+    int wishes[] = {header ? gs_class_parse(header) : -1, r->alias ? r->alias->cls : -1,
+                    tier_class(r->body, classes)};
+    for (size_t i = 0; i < sizeof(wishes) / sizeof(wishes[0]); i++) {
+        if (wishes[i] >= 0 && (classes & 1u << wishes[i]))
+            return wishes[i];
+    }
+    return -1;
+}
+
+/*
+ * Header, alias, service_tier; then the key's class; then what the endpoint or the prompt say,
+ * else chat. What was asked for, and a key's class unless that is chat, is fixed: a long prompt
+ * does not make it a document. The answer's X-Gamasot-Class says which one was given.
+ */
+void gs_req_classify(gs_req *r) {
+    gs_identity who;
+    gs_api_identify(r->api, r->rq, r->p.user, &who);
+    r->person = who.person;
+    r->cache_scope = who.cache_scope;
+    r->has_limits = who.has_limits;
+    r->limits = who.limits;
+    int cls = asked_class(r, who.classes);
+    if (cls < 0)
+        cls = who.cls;
+    r->class_fixed = cls >= 0 && (cls != GS_CLASS_CHAT || cls != who.cls);
+    if (cls >= 0)
+        r->cls = (gs_class)cls;
+    else if (json_string_length(json_object_get(r->body, "suffix")) > 0)
+        r->cls = GS_CLASS_COMPLETION;
+    else
+        r->cls = is_utility_prompt(r->body) ? GS_CLASS_UTILITY : GS_CLASS_CHAT;
 }

@@ -24,8 +24,7 @@ static void key_time(gs_jsonw *w, const char *key, int64_t wall_s) {
 }
 
 /* Names have a tag here: some clients add ":latest" before they look a name up in the list. */
-static void put_name(gs_jsonw *w, const gs_api *a) {
-    const char *name = a->cfg.model->name;
+static void put_name(gs_jsonw *w, const char *name) {
     char full[160];
     snprintf(full, sizeof(full), "%s%s", name, strchr(name, ':') ? "" : ":latest");
     key_str(w, "name", full);
@@ -54,46 +53,50 @@ static void put_size(gs_jsonw *w, const gs_model_facts *f) {
     put_details(w, f);
 }
 
-/* {"models": [{...}]} with the members that tags and ps share; left open in the model. */
-static void list_begin(gs_jsonw *w, gs_buf *out, const gs_api *a) {
-    gs_jsonw_init(w, out);
-    gs_jsonw_obj(w);
-    gs_jsonw_key(w, "models");
-    gs_jsonw_arr(w);
-    gs_jsonw_obj(w);
-    put_name(w, a);
-    put_size(w, &a->cfg.model->facts);
+/* {"models": [...]}: the names, each with the members that tags and ps share and those of rest. */
+static void list_models(gs_buf *out, const gs_api *a, void (*rest)(gs_jsonw *w, const gs_api *a)) {
+    gs_jsonw w;
+    const char *name;
+    gs_jsonw_init(&w, out);
+    gs_jsonw_obj(&w);
+    gs_jsonw_key(&w, "models");
+    gs_jsonw_arr(&w);
+    for (int i = 0; (name = gs_api_served_name(a, i)); i++) {
+        gs_jsonw_obj(&w);
+        put_name(&w, name);
+        put_size(&w, &a->cfg.model->facts);
+        rest(&w, a);
+        gs_jsonw_end_obj(&w);
+    }
+    gs_jsonw_end_arr(&w);
+    gs_jsonw_end_obj(&w);
 }
 
-static void list_end(gs_jsonw *w) {
-    gs_jsonw_end_obj(w);
-    gs_jsonw_end_arr(w);
-    gs_jsonw_end_obj(w);
+static void tags_rest(gs_jsonw *w, const gs_api *a) {
+    key_time(w, "modified_at", a->cfg.model->created_s);
 }
 
 void gs_ollama_tags(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_buf out = {0};
-    gs_jsonw w;
-    list_begin(&w, &out, a);
-    key_time(&w, "modified_at", a->cfg.model->created_s);
-    list_end(&w);
+    list_models(&out, a, tags_rest);
     gs_api_reply_json(rq, 200, &out);
+}
+
+static void ps_rest(gs_jsonw *w, const gs_api *a) {
+    gs_backend_info info;
+    gs_engine_info(a->engine, &info);
+    key_str(w, "expires_at", GS_OLLAMA_FOREVER);
+    gs_jsonw_key(w, "size_vram"); /* all of it is in main memory */
+    gs_jsonw_int(w, 0);
+    gs_jsonw_key(w, "context_length");
+    gs_jsonw_int(w, info.max_context);
 }
 
 void gs_ollama_ps(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
-    gs_backend_info info;
-    gs_engine_info(a->engine, &info);
     gs_buf out = {0};
-    gs_jsonw w;
-    list_begin(&w, &out, a);
-    key_str(&w, "expires_at", GS_OLLAMA_FOREVER);
-    gs_jsonw_key(&w, "size_vram"); /* all of it is in main memory */
-    gs_jsonw_int(&w, 0);
-    gs_jsonw_key(&w, "context_length");
-    gs_jsonw_int(&w, info.max_context);
-    list_end(&w);
+    list_models(&out, a, ps_rest);
     gs_api_reply_json(rq, 200, &out);
 }
 

@@ -24,7 +24,7 @@ static void head(gs_jsonw *w, const gs_req *r, const char *object) {
     key_str(w, "id", r->id);
     key_str(w, "object", object);
     key_int(w, "created", r->created_s);
-    key_str(w, "model", r->api->cfg.model->name);
+    key_str(w, "model", r->model);
 }
 
 static void usage(gs_jsonw *w, const gs_req *r) {

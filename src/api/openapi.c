@@ -290,6 +290,10 @@ static void operation(gs_jsonw *w, const gs_api_part *part, const gs_route *r) {
         gs_jsonw_arr(w);
         gs_jsonw_end_arr(w);
     }
+    if (r->flags & GS_ROUTE_ADMIN) {
+        gs_jsonw_key(w, "x-gamasot-admin");
+        gs_jsonw_bool(w, true);
+    }
     parameters(w, r);
     if (r->flags & GS_ROUTE_BODY)
         request_body(w, r);

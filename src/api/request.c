@@ -312,6 +312,8 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
     q->desc.cls = r->cls;
     q->desc.class_fixed = r->class_fixed;
     q->desc.person = r->person;
+    q->has_limits = r->has_limits;
+    q->limits = r->limits;
     q->desc.cache_scope = r->cache_scope;
     q->desc.arrival_ns = r->began_ns;
     q->owner = &r->choices[choice];
@@ -416,17 +418,15 @@ static int count_prompts(gs_req *r, bool chat, gs_api_error *e) {
 
 int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
     const json_t *v = json_object_get(body, "model");
-    if (!v || json_is_null(v))
-        return 0;
-    if (!json_is_string(v))
+    const gs_model_alias *alias;
+    if (v && !json_is_null(v) && !json_is_string(v))
         return gs_api_fail(e, GS_ERR_INVALID, "model", "'model' must be a string.");
-    const char *want = json_string_value(v), *have = a->cfg.model->name;
-    size_t n = strlen(have);
-    if (*want == '\0' ||
-        (strncmp(want, have, n) == 0 && (want[n] == '\0' || strcmp(want + n, ":latest") == 0)))
+    const char *want = json_is_string(v) ? json_string_value(v) : "";
+    if (gs_api_find_name(a, want, &alias))
         return 0;
     gs_api_fail(e, GS_ERR_NOT_FOUND, "model",
-                "The model '%.80s' does not exist here; this server has '%s'.", want, have);
+                "The model '%.80s' does not exist here; this server has '%s'.", want,
+                a->cfg.model->name);
     e->name = "model_not_found";
     return e->code;
 }
@@ -470,6 +470,8 @@ static int read_params(gs_req *r, bool chat) {
     const gs_served_model *m = r->api->cfg.model;
     const char *asked = json_string_value(json_object_get(r->body, "model"));
     int rc = gs_api_check_model(r->api, r->body, &r->error);
+    if (rc == 0)
+        r->model = gs_api_find_name(r->api, asked ? asked : "", &r->alias);
     if (rc == 0 && asked)
         snprintf(r->asked_model, sizeof(r->asked_model), "%s", asked);
     if (rc == 0)
@@ -497,31 +499,6 @@ static void name_request(gs_req *r) {
     gs_http_add_header(r->rq, "X-Request-Id", r->id);
 }
 
-/* Open WebUI asks for titles, tags and follow-ups with prompts that begin like this. */
-static bool is_utility_prompt(const json_t *body) {
-    static const char mark[] = "### Task:";
-    const json_t *messages = json_object_get(body, "messages");
-    size_t n = json_array_size(messages);
-    const json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
-    const char *text = json_string_value(json_object_get(last, "content"));
-    return text && strncmp(text, mark, sizeof(mark) - 1) == 0;
-}
-
-/* Header, then service_tier, then what is known by its prompt, else chat. Only what was asked for
- * is fixed; a long chat may still be served as a document. An unknown class is ignored: the
- * answer's X-Gamasot-Class says which one was given. */
-static void choose_class(gs_req *r) {
-    const char *header = gs_http_header(r->rq, "x-gamasot-class");
-    const char *tier = json_string_value(json_object_get(r->body, "service_tier"));
-    int asked = header ? gs_class_parse(header) : -1;
-    if (asked < 0 && tier && strcmp(tier, "flex") == 0)
-        asked = GS_CLASS_BACKGROUND;
-    r->class_fixed = asked >= 0;
-    r->cls = asked >= 0                   ? (gs_class)asked
-             : is_utility_prompt(r->body) ? GS_CLASS_UTILITY
-                                          : GS_CLASS_CHAT;
-}
-
 void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
                   bool chat) {
     gs_req *r = gs_calloc(1, sizeof(*r));
@@ -547,8 +524,7 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
         gs_req_fail(r, &r->error);
         return;
     }
-    gs_api_identify(a, rq, r->p.user, &r->person, &r->cache_scope);
-    choose_class(r);
+    gs_req_classify(r);
     r->prompts = gs_calloc((size_t)r->n_prompts, sizeof(*r->prompts));
     r->echo_text = gs_calloc((size_t)r->n_prompts, sizeof(*r->echo_text));
     if (!r->prompts || !r->echo_text) {

@@ -113,10 +113,14 @@ struct gs_req {
     json_t *note; /* what the dialect keeps of the body, or NULL */
     gs_blocks blocks;
     gs_gen_params p;
-    gs_class cls;     /* asked for; once admitted, given */
-    bool class_fixed; /* asked for by the client */
+    gs_class cls;                /* asked for; once admitted, given */
+    bool class_fixed;            /* asked for by the client */
+    const char *model;           /* the name it was asked for by, as it is served */
+    const gs_model_alias *alias; /* or NULL */
     uint32_t person;
     uint64_t cache_scope;
+    bool has_limits;
+    gs_person_config limits; /* of the person, by the key */
     /* prompts */
     json_t *body;      /* kept while PREPARING */
     gs_ids *prompts;   /* [n_prompts] */

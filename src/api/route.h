@@ -18,11 +18,12 @@
 struct gs_api;
 
 enum {
-    GS_ROUTE_OPEN = 1,     /* no key needed: liveness for whoever restarts the server */
-    GS_ROUTE_MODEL = 2,    /* 503 until the model is loaded */
-    GS_ROUTE_BODY = 4,     /* JSON object as body, handed to the handler */
-    GS_ROUTE_CLASS = 8,    /* takes X-Gamasot-Class */
-    GS_ROUTE_ANY_TYPE = 16 /* from what is no browser, the body may come as any type */
+    GS_ROUTE_OPEN = 1,      /* no key needed: liveness for whoever restarts the server */
+    GS_ROUTE_MODEL = 2,     /* 503 until the model is loaded */
+    GS_ROUTE_BODY = 4,      /* JSON object as body, handed to the handler */
+    GS_ROUTE_CLASS = 8,     /* takes X-Gamasot-Class */
+    GS_ROUTE_ANY_TYPE = 16, /* from what is no browser, the body may come as any type */
+    GS_ROUTE_ADMIN = 32     /* an admin's key, or this machine while there are no keys */
 };
 
 typedef struct gs_route {

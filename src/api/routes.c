@@ -128,6 +128,21 @@ static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
 /* ---- Models, tokeniser
  * ---------------------------------------------------------------------------------- */
 
+static void model_object(gs_jsonw *w, const gs_api *a, const char *name, int32_t max_context) {
+    gs_jsonw_obj(w);
+    gs_jsonw_key(w, "id");
+    gs_jsonw_str(w, name);
+    gs_jsonw_key(w, "object");
+    gs_jsonw_str(w, "model");
+    gs_jsonw_key(w, "created");
+    gs_jsonw_int(w, a->cfg.model->created_s);
+    gs_jsonw_key(w, "owned_by");
+    gs_jsonw_str(w, "gamasot");
+    gs_jsonw_key(w, "max_model_len");
+    gs_jsonw_int(w, max_context);
+    gs_jsonw_end_obj(w);
+}
+
 static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_backend_info info;
@@ -140,20 +155,34 @@ static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_jsonw_str(&w, "list");
     gs_jsonw_key(&w, "data");
     gs_jsonw_arr(&w);
-    gs_jsonw_obj(&w);
-    gs_jsonw_key(&w, "id");
-    gs_jsonw_str(&w, a->cfg.model->name);
-    gs_jsonw_key(&w, "object");
-    gs_jsonw_str(&w, "model");
-    gs_jsonw_key(&w, "created");
-    gs_jsonw_int(&w, a->cfg.model->created_s);
-    gs_jsonw_key(&w, "owned_by");
-    gs_jsonw_str(&w, "gamasot");
-    gs_jsonw_key(&w, "max_model_len");
-    gs_jsonw_int(&w, info.max_context);
-    gs_jsonw_end_obj(&w);
+    const char *name;
+    for (int i = 0; (name = gs_api_served_name(a, i)); i++)
+        model_object(&w, a, name, info.max_context);
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
+    gs_api_reply_json(rq, 200, &out);
+}
+
+/* The OpenAI clients' models.retrieve. */
+static void get_model(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    char want[256];
+    const gs_model_alias *alias;
+    gs_route_param("/v1/models/{model}", gs_http_path(rq), want, sizeof(want));
+    const char *name = gs_api_find_name(a, want, &alias);
+    if (!name) {
+        gs_api_error e;
+        gs_api_fail(&e, GS_ERR_NOT_FOUND, "model", "The model '%.80s' does not exist here.", want);
+        e.name = "model_not_found";
+        gs_api_reply_error(rq, &e);
+        return;
+    }
+    gs_backend_info info;
+    gs_engine_info(a->engine, &info);
+    gs_buf out = {0};
+    gs_jsonw w;
+    gs_jsonw_init(&w, &out);
+    model_object(&w, a, name, info.max_context);
     gs_api_reply_json(rq, 200, &out);
 }
 
@@ -381,6 +410,7 @@ static const gs_route own_routes[] = {
 
 static const gs_route openai_routes[] = {
     {"GET", "/v1/models", GS_ROUTE_MODEL, get_models, "The models", .answer = "ModelList"},
+    {"GET", "/v1/models/{model}", GS_ROUTE_MODEL, get_model, "One model", .answer = "Model"},
     {"POST", "/v1/chat/completions", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS, post_chat,
      "Answer a conversation", .fields = gs_gen_fields, .where = GS_IN_CHAT,
      .answer = "ChatCompletion", .stream = "text/event-stream"},
@@ -542,6 +572,8 @@ void gs_api_on_request(void *user, gs_http_request *rq) {
     if (!r)
         goto fail;
     if (!(r->flags & GS_ROUTE_OPEN) && gs_api_check_access(a, rq, &e) != 0)
+        goto fail;
+    if ((r->flags & GS_ROUTE_ADMIN) && gs_api_check_admin(a, rq, &e) != 0)
         goto fail;
     if ((r->flags & GS_ROUTE_MODEL) && !gs_api_ready(a, &e))
         goto fail;

@@ -21,8 +21,7 @@ struct gs_api_query {
     gs_api *api;
     gs_api_query *next;
     gs_http_request *rq; /* NULL once the client is gone */
-    uint32_t person;
-    uint64_t scope;
+    gs_identity who;
     char id[48]; /* of the request that is asked about */
     gs_engine_settings settings;
     gs_seq_id *ids;
@@ -95,7 +94,7 @@ static gs_api_query *query_new(gs_api *a, gs_http_request *rq, gs_query_kind kin
     x->api = a;
     x->rq = rq;
     query_user(rq, user, sizeof(user));
-    gs_api_identify(a, rq, user, &x->person, &x->scope);
+    gs_api_identify(a, rq, user, &x->who);
     return x;
 }
 
@@ -124,7 +123,7 @@ static void reply(gs_api_query *x, gs_buf *out) {
 }
 
 static bool is_own(const gs_api_query *x, uint32_t person, uint64_t scope) {
-    return x->person == person && x->scope == scope;
+    return x->who.person == person && x->who.cache_scope == scope;
 }
 
 /* ---- /v1/queue ----------------------------------------------------------------------------- */
@@ -294,16 +293,11 @@ static void get_request(gs_api *a, gs_http_request *rq, json_t *body) {
 
 /* ---- /v1/config ---------------------------------------------------------------------------- */
 
-/* With keys the route asked for one; without, this machine is the only one to be trusted. */
-static bool may_configure(gs_api *a, gs_http_request *rq) {
+static bool has_config(gs_api *a, gs_http_request *rq) {
     gs_api_error e;
-    if (!a->cfg.config)
-        gs_api_fail(&e, GS_ERR_NOT_FOUND, NULL, "This server has no configuration to show.");
-    else if (a->cfg.n_api_keys == 0 && !gs_api_on_loopback(rq))
-        gs_api_fail(&e, GS_ERR_FORBIDDEN, NULL,
-                    "Without API keys the configuration is open to this machine alone.");
-    else
+    if (a->cfg.config)
         return true;
+    gs_api_fail(&e, GS_ERR_NOT_FOUND, NULL, "This server has no configuration to show.");
     gs_api_reply_error(rq, &e);
     return false;
 }
@@ -329,7 +323,7 @@ static void write_config(const gs_config *cfg, gs_buf *out) {
 
 static void get_config(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
-    if (!may_configure(a, rq))
+    if (!has_config(a, rq))
         return;
     gs_api_query x = {.rq = rq};
     gs_buf out = {0};
@@ -340,7 +334,7 @@ static void get_config(gs_api *a, gs_http_request *rq, json_t *body) {
 /* Checked here as a whole; the engine then applies it between two steps. */
 static void patch_config(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_api_error e;
-    gs_api_query *x = may_configure(a, rq) ? query_new(a, rq, GS_QUERY_CONFIGURE, 0) : NULL;
+    gs_api_query *x = has_config(a, rq) ? query_new(a, rq, GS_QUERY_CONFIGURE, 0) : NULL;
     if (x && gs_settings_change(a->cfg.config, body, &x->settings, &e) != GS_OK) {
         gs_api_reply_error(rq, &e);
         x->rq = NULL;
@@ -423,8 +417,8 @@ static const gs_route routes[] = {
      .query = who_fields, .answer = "Queue"},
     {"GET", request_path, GS_ROUTE_MODEL, get_request, "The story of one request of yours",
      .query = who_fields, .answer = "RequestStory"},
-    {"GET", "/v1/config", 0, get_config, "All options and their values", .answer = "Config"},
-    {"PATCH", "/v1/config", GS_ROUTE_MODEL | GS_ROUTE_BODY, patch_config,
+    {"GET", "/v1/config", GS_ROUTE_ADMIN, get_config, "All options and their values", .answer = "Config"},
+    {"PATCH", "/v1/config", GS_ROUTE_ADMIN | GS_ROUTE_MODEL | GS_ROUTE_BODY, patch_config,
      "Change options while the server runs, all or none", .answer = "Config"},
     {.path = NULL},
 };

@@ -26,6 +26,7 @@ int gs_cmd_perplexity(int argc, char **argv);
 int gs_cmd_bench(int argc, char **argv);
 int gs_cmd_config(int argc, char **argv);
 int gs_cmd_sim(int argc, char **argv);
+int gs_cmd_keys(int argc, char **argv);
 
 /*
  * Reads the configuration for a command. 0: go on; 1: help was printed, exit 0; negative: the
@@ -50,6 +51,8 @@ typedef struct gs_loader {
 
 int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen);
 void gs_loader_close(gs_loader *l);
+/* The file of API keys: server.keys_file, or keys.json in the state folder, which is made. */
+int gs_keys_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
 /* The configured model file, or the default one in the cache. */
 int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
 

@@ -15,6 +15,7 @@ static const gs_command commands[] = {
     {"perplexity", "[options] TEXT_FILE",    "perplexity of a text (lower is better)",         gs_cmd_perplexity, false},
     {"bench",      "--engine [options]",     "measure prefill and decode rates",               gs_cmd_bench,      false},
     {"sim",        "--trace FILE | --rules", "simulate a household on a modelled machine",     gs_cmd_sim,        false},
+    {"keys",       "add NAME|list|revoke NAME", "API keys: who may ask, as whom and how much", gs_cmd_keys,       false},
     {"config",     "show|reference",         "print the effective options, or all of them as Markdown", gs_cmd_config, false},
 };
 // clang-format on

@@ -5,10 +5,12 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "api/keys.h"
 #include "api/settings.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "config/dirs.h"
 #include "sched/policy.h"
 
 #define MAX_LIVE_REQUESTS 4096
@@ -20,6 +22,8 @@ typedef struct server {
     gs_api *api;
     uv_loop_t loop;
     uv_signal_t on_term, on_int;
+    char keys_file[GS_DIRS_MAX_PATH]; /* "": none */
+    gs_model_alias aliases[GS_CONFIG_MAX_ALIASES];
     uv_timer_t loading; /* watches the engine until it is ready */
     int status;
 } server;
@@ -47,6 +51,15 @@ static void on_signal(uv_signal_t *h, int signum) {
     gs_api_drain(s->api, (int)s->cfg.server_drain_timeout_ms, close_signals, s);
 }
 
+static void warn_of_aliases(const server *s) {
+    for (size_t i = 0; i < s->cfg.n_aliases; i++) {
+        const gs_model_alias *found;
+        if (!gs_api_find_name(s->api, s->cfg.aliases[i].name, &found))
+            gs_warn("serve", "alias %s: the model '%s' is not served here", s->cfg.aliases[i].name,
+                    s->cfg.aliases[i].model);
+    }
+}
+
 static void on_loading(uv_timer_t *h) {
     server *s = h->data;
     gs_engine_state state = gs_engine_get_state(s->engine);
@@ -56,6 +69,7 @@ static void on_loading(uv_timer_t *h) {
     if (state == GS_ENGINE_READY) {
         gs_info("serve", "ready model=%s load_ms=%.0f", s->loader.served.name,
                 s->loader.served.load_ms);
+        warn_of_aliases(s);
         return;
     }
     gs_error("serve", "the model could not be loaded: %s", gs_engine_error(s->engine));
@@ -78,7 +92,7 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
         .classes = settings.classes,
         .slo = &settings.slo,
         .policy = c->sched_policy == GS_CONFIG_POLICY_FCFS ? &gs_policy_fcfs : &gs_policy_slo,
-        .max_persons = 64,
+        .max_persons = GS_API_MAX_PERSONS,
         .no_prefix_cache = !c->kv_prefix_cache,
         .wake = gs_api_wake,
         .wake_arg = &s->api,
@@ -98,6 +112,9 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     gs_api_config ac = {.model = &s->loader.served,
                         .api_keys = (const char *const *)c->server_api_keys.items,
                         .n_api_keys = (int)c->server_api_keys.n,
+                        .aliases = s->aliases,
+                        .n_aliases = (int)c->n_aliases,
+                        .keys_file = s->keys_file[0] ? s->keys_file : NULL,
                         .allowed_hosts = (const char *const *)c->server_allowed_hosts.items,
                         .n_allowed_hosts = (int)c->server_allowed_hosts.n,
                         .allowed_origins = (const char *const *)c->server_allowed_origins.items,
@@ -114,12 +131,44 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     return rc;
 }
 
+/* The keys there are, before a port is opened to whom they are to keep out. */
+static int check_keys(server *s, char *err, size_t errlen) {
+    gs_keys keys = {0};
+    /* Without a state folder there is no file, and no harm unless it is needed. */
+    int rc = gs_keys_path(&s->cfg, s->keys_file, sizeof(s->keys_file), err, errlen);
+    if (rc != 0) {
+        gs_warn("serve", "no file of keys: %s", err);
+        s->keys_file[0] = '\0';
+    } else {
+        rc = gs_keys_load(s->keys_file, &keys, err, errlen);
+        if (rc != 0)
+            return rc;
+    }
+    bool has_keys = keys.n > 0 || s->cfg.server_api_keys.n > 0;
+    gs_keys_deinit(&keys);
+    return gs_config_check_serve(&s->cfg, has_keys, err, errlen);
+}
+
+static int read_aliases(server *s, char *err, size_t errlen) {
+    for (size_t i = 0; i < s->cfg.n_aliases; i++) {
+        const gs_config_alias *a = &s->cfg.aliases[i];
+        int cls = a->class_name[0] ? gs_class_parse(a->class_name) : -1;
+        if (a->class_name[0] && cls < 0)
+            return gs_fail(err, errlen, GS_ERR_INVALID, "alias %s: '%.40s' is no class", a->name,
+                           a->class_name);
+        s->aliases[i] = (gs_model_alias){a->name, a->model, cls};
+    }
+    return 0;
+}
+
 int gs_cmd_serve(int argc, char **argv) {
     static server s;
     char err[512] = "";
     int rc = gs_cli_config(&s.cfg, gs_cli_command("serve"), argc, argv, NULL, 0, err, sizeof(err));
     if (rc == 0)
-        rc = gs_config_check_serve(&s.cfg, err, sizeof(err));
+        rc = check_keys(&s, err, sizeof(err));
+    if (rc == 0)
+        rc = read_aliases(&s, err, sizeof(err));
     if (rc == 0 && s.cfg.n_positional > 0)
         rc =
             gs_fail(err, sizeof(err), GS_ERR_INVALID, "'%s' is not an option", s.cfg.positional[0]);

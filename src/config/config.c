@@ -89,6 +89,12 @@ int gs_config_init(gs_config *cfg) {
 void gs_config_deinit(gs_config *cfg) {
     for (size_t i = 0; i < GS_CONFIG_N; i++)
         gs_config_value_free(&options[i], gs_config_field(cfg, &options[i]));
+    for (size_t i = 0; i < cfg->n_aliases; i++) {
+        gs_free(cfg->aliases[i].name);
+        gs_free(cfg->aliases[i].model);
+        gs_free(cfg->aliases[i].class_name);
+    }
+    gs_free(cfg->aliases);
     gs_free(cfg->file);
     gs_free(cfg->positional);
     *cfg = (gs_config){0};
@@ -422,12 +428,12 @@ static bool is_loopback(const char *host) {
     return strcmp(host, "localhost") == 0;
 }
 
-int gs_config_check_serve(const gs_config *cfg, char *err, size_t errlen) {
-    for (size_t i = 0; i < cfg->server_host.n && cfg->server_api_keys.n == 0; i++)
+int gs_config_check_serve(const gs_config *cfg, bool has_keys, char *err, size_t errlen) {
+    for (size_t i = 0; i < cfg->server_host.n && !has_keys; i++)
         if (!is_loopback(cfg->server_host.items[i]))
             return gs_fail(err, errlen, GS_ERR_INVALID,
-                           "server.host: %.60s can be reached from other machines; set "
-                           "server.api_keys (or server.api_keys_file) first",
+                           "server.host: %.60s can be reached from other machines; make a key "
+                           "first (gamasot keys add NAME, or server.api_keys)",
                            cfg->server_host.items[i]);
     return GS_OK;
 }

@@ -82,6 +82,15 @@ typedef enum gs_config_id {
 enum { GS_CONFIG_BACKEND_NATIVE, GS_CONFIG_BACKEND_FAKE };
 enum { GS_CONFIG_POLICY_SLO, GS_CONFIG_POLICY_FCFS };
 
+/* A section [alias NAME] of the file: another name for the model. Strings are never NULL. */
+typedef struct gs_config_alias {
+    char *name;
+    char *model;      /* "": the model there is */
+    char *class_name; /* of requests; "": as without the alias */
+} gs_config_alias;
+
+#define GS_CONFIG_MAX_ALIASES 64
+
 typedef struct gs_config {
     /* One field per option: server_host, server_port, ..., named section_name. */
 #define X(section, name, kind, alias, def, min, max, choices, flags, help)                         \
@@ -90,6 +99,8 @@ typedef struct gs_config {
 #undef X
     uint8_t source[GS_CONFIG_N]; /* gs_config_source of each option */
 
+    gs_config_alias *aliases; /* [n_aliases], in the file's order */
+    size_t n_aliases;
     char *file;        /* the configuration file that was read, or NULL */
     bool want_help;    /* --help or -h was given */
     bool want_version; /* --version was given */
@@ -136,8 +147,9 @@ int gs_config_load(gs_config *cfg, int argc, char **argv, gs_config_flag *flags,
 int gs_config_init(gs_config *cfg);
 void gs_config_deinit(gs_config *cfg);
 
-/* What the server needs beyond single values: an address that is no loopback one needs a key. */
-int gs_config_check_serve(const gs_config *cfg, char *err, size_t errlen);
+/* What the server needs beyond single values: an address that is no loopback one needs a key, be it
+ * of the options or of the keys' file (has_keys). */
+int gs_config_check_serve(const gs_config *cfg, bool has_keys, char *err, size_t errlen);
 
 /* Sets one option from text (replaces lists). The value stays as it was on failure. */
 int gs_config_set(gs_config *cfg, const char *name, const char *value, char *err, size_t errlen);

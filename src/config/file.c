@@ -58,6 +58,67 @@ static char *read_line(char *out, int cap, void *stream) {
     return out;
 }
 
+#define ALIAS_SECTION "alias "
+#define MAX_ALIAS     40
+
+/* The alias of that name, made when it is new; NULL after a failure. */
+static gs_config_alias *alias_of(reader *r, const char *name) {
+    gs_config *c = r->cfg;
+    char why[256];
+    for (size_t i = 0; i < c->n_aliases; i++)
+        if (strcmp(c->aliases[i].name, name) == 0)
+            return &c->aliases[i];
+    size_t len = strlen(name);
+    /* libinih cuts longer section names without a word. */
+    if (len == 0 || len > MAX_ALIAS || strpbrk(name, " /\\\"'")) {
+        snprintf(why, sizeof why,
+                 "alias '%.60s': a name has 1 to %d characters without blanks, slashes and quotes",
+                 name, MAX_ALIAS);
+        reader_fail(r, why);
+        return NULL;
+    }
+    gs_config_alias *more = NULL;
+    if (c->n_aliases < GS_CONFIG_MAX_ALIASES)
+        more = gs_realloc(c->aliases, (c->n_aliases + 1) * sizeof *more);
+    if (!more) {
+        reader_fail(r, "too many aliases");
+        return NULL;
+    }
+    c->aliases = more;
+    gs_config_alias *a = &c->aliases[c->n_aliases];
+    *a = (gs_config_alias){gs_strdup(name), gs_strdup(""), gs_strdup("")};
+    c->n_aliases++; /* also when a string is missing: deinit frees what there is */
+    if (a->name && a->model && a->class_name)
+        return a;
+    reader_fail(r, "out of memory");
+    return NULL;
+}
+
+static void on_alias(reader *r, const char *section, const char *key, const char *value) {
+    char why[256];
+    const char *name = section + sizeof ALIAS_SECTION - 1;
+    name += strspn(name, " ");
+    gs_config_alias *a = alias_of(r, name);
+    if (!a)
+        return;
+    char **field = strcmp(key, "model") == 0   ? &a->model
+                   : strcmp(key, "class") == 0 ? &a->class_name
+                                               : NULL;
+    if (!field) {
+        snprintf(why, sizeof why, "alias %s: unknown option '%.64s'; there are model and class",
+                 name, key);
+        reader_fail(r, why);
+        return;
+    }
+    char *copy = gs_strdup(value);
+    if (!copy) {
+        reader_fail(r, "out of memory");
+        return;
+    }
+    gs_free(*field);
+    *field = copy;
+}
+
 /* 1: go on, as libinih wants it; failures are kept in r. */
 static int on_value(void *user, const char *section, const char *name, const char *value) {
     reader *r = user;
@@ -65,6 +126,10 @@ static int on_value(void *user, const char *section, const char *name, const cha
     char why[512];
     if (r->rc != GS_OK)
         return 1;
+    if (strncmp(section, ALIAS_SECTION, sizeof ALIAS_SECTION - 1) == 0) {
+        on_alias(r, section, name, value);
+        return 1;
+    }
     snprintf(full, sizeof full, "%s%s%s", section, *section ? "." : "", name);
     const gs_config_option *o = gs_config_option_find(full);
     if (!o) {

@@ -66,7 +66,7 @@
 
 #define GS_CONFIG_OPTIONS(X)                                                                       \
   X(server, host, LIST, "host", "127.0.0.1,::1", 1, 16, NULL, GS_CONFIG_STARTUP,                   \
-    "Addresses to listen on. Any address but a loopback one needs server.api_keys.")               \
+    "Addresses to listen on. Any address but a loopback one needs keys (`gamasot keys add`).")     \
   X(server, port, PORT, "port", "11434", 0, 65535, NULL, GS_CONFIG_STARTUP,                        \
     "TCP port. 0 takes a free one and says which.")                                                \
   X(server, api_keys, LIST, "api-key", "", 0, 256, NULL, GS_CONFIG_STARTUP | GS_CONFIG_SECRET,     \
@@ -75,6 +75,8 @@
   X(server, api_keys_file, PATH, "api-keys-file", "", 0, 0, NULL, GS_CONFIG_STARTUP,               \
     "File with one API key a line, added to server.api_keys. Lines that begin with # are "         \
     "comments.")                                                                                   \
+  X(server, keys_file, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                              \
+    "File that `gamasot keys` writes. Empty: keys.json in the state folder.")                      \
   X(server, max_connections, INT, NULL, "2048", 1, 65536, NULL, GS_CONFIG_STARTUP,                 \
     "Open connections in all; more are closed at once.")                                           \
   X(server, max_connections_per_address, INT, NULL, "256", 1, 65536, NULL, GS_CONFIG_STARTUP,      \

@@ -2,6 +2,7 @@
 #include "config/config_impl.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -58,6 +59,13 @@ static void json_value(gs_jsonw *w, const gs_config_option *o, const void *field
     }
 }
 
+static void json_alias(gs_jsonw *w, const gs_config_alias *a, const char *key, const char *value) {
+    char name[96];
+    snprintf(name, sizeof name, "alias.%s.%s", a->name, key);
+    gs_jsonw_key(w, name);
+    gs_jsonw_str(w, value);
+}
+
 int gs_config_json(const gs_config *cfg, gs_buf *out) {
     gs_jsonw w;
     gs_jsonw_init(&w, out);
@@ -66,6 +74,10 @@ int gs_config_json(const gs_config *cfg, gs_buf *out) {
         const gs_config_option *o = gs_config_option_at(i);
         gs_jsonw_key(&w, o->name);
         json_value(&w, o, gs_config_field_const(cfg, o));
+    }
+    for (size_t i = 0; i < cfg->n_aliases; i++) {
+        json_alias(&w, &cfg->aliases[i], "model", cfg->aliases[i].model);
+        json_alias(&w, &cfg->aliases[i], "class", cfg->aliases[i].class_name);
     }
     gs_jsonw_end_obj(&w);
     return out->failed ? GS_ERR_NOMEM : GS_OK;
@@ -182,7 +194,13 @@ static const char reference_intro[] =
     "\n"
     "Lists are separated by commas; a repeated flag adds to the list. A bool is `true`, `yes`,\n"
     "`on`, `1` or the opposite; as a flag it takes its value with `=`, and alone means `true`.\n"
-    "In paths, `~/` at the beginning is the home folder. Unknown names are errors.\n";
+    "In paths, `~/` at the beginning is the home folder. Unknown names are errors.\n"
+    "\n"
+    "A section `[alias NAME]` of the file is another name under which clients see the model:\n"
+    "`model = ...` (which one; empty: the one there is) and `class = voice` (or chat, completion,\n"
+    "document, utility, background), so that a program that can only choose a model chooses a "
+    "class\n"
+    "with it. See [identity.md](identity.md).\n";
 
 /* Text inside a table cell. */
 static void add_cell(gs_buf *out, const char *text) {

@@ -184,6 +184,22 @@ static void reject(gs_engine *e, gs_seq *q, const gs_admission *adm) {
     post(e, &ev);
 }
 
+/* What a key says about its person comes with each of the person's sequences. */
+static void set_person(gs_engine *e, const gs_seq *q) {
+    gs_slo_config slo;
+    gs_person_config c = q->limits;
+    gs_sched_get_slo(e->sched, &slo);
+    if (c.weight == 0.0)
+        c.weight = slo.person.weight;
+    if (c.max_running == 0)
+        c.max_running = slo.person.max_running;
+    if (c.max_waiting == 0)
+        c.max_waiting = slo.person.max_waiting;
+    if (c.day_ns == 0)
+        c.day_ns = slo.person.day_ns;
+    gs_sched_set_person(e->sched, q->desc.person, &c);
+}
+
 static void handle_submit(gs_engine *e, gs_seq *q, int64_t now_ns) {
     gs_admission adm = {0};
     q->desc.id = atomic_fetch_add(&e->next_id, 1) + 1;
@@ -195,6 +211,8 @@ static void handle_submit(gs_engine *e, gs_seq *q, int64_t now_ns) {
         reject(e, q, &adm);
         return;
     }
+    if (q->has_limits)
+        set_person(e, q);
     int rc = gs_sched_submit(e->sched, &q->desc, now_ns, &adm);
     adm.code = rc;
     if (rc != 0) {

@@ -45,8 +45,10 @@ typedef struct gs_engine_msg {
 typedef struct gs_seq {
     gs_seq_desc desc; /* desc.id and desc.user are set by gs_seq_create */
     gs_sampler sampler;
-    void *owner;   /* the API's request; the engine never looks at it */
-    int32_t index; /* choice number within the request (n > 1) */
+    void *owner;             /* the API's request; the engine never looks at it */
+    int32_t index;           /* choice number within the request (n > 1) */
+    bool has_limits;         /* limits counts for desc.person from now on */
+    gs_person_config limits; /* 0: the scheduler's common value */
     /* engine's; see engine.c for the hand-over protocol of cancel and end */
     gs_engine_msg submit_msg, cancel_msg;
     atomic_int life;

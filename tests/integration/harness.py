@@ -70,6 +70,7 @@ def clean_env(extra=None):
     env = {k: v for k, v in os.environ.items()
            if not k.startswith("GAMASOT_") and not k.endswith("_DIRECTORY")}
     env["XDG_CONFIG_HOME"] = str(TMP / "no-config")
+    env["GAMASOT_SERVER_KEYS_FILE"] = str(TMP / "no-keys.json")
     env.update(extra or {})
     return env
 
