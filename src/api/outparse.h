@@ -21,6 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
+#include "api/jsonscan.h"
 #include "base/buf.h"
 
 #define GS_OUT_MAX_HELD ((size_t)1 << 20)
@@ -48,11 +51,16 @@ typedef struct gs_out_format gs_out_format; /* outparse_formats.c */
 
 /* The family of a model by its chat template's source; never NULL. */
 const gs_out_format *gs_out_format_detect(const char *template_source);
+/* By name, for tests; NULL: none. */
+const gs_out_format *gs_out_format_find(const char *name);
 const char *gs_out_format_name(const gs_out_format *f);
+/* Whether a prompt's end opened the reasoning part. */
+bool gs_out_prompt_reasons(const gs_out_format *f, const char *prompt, size_t n);
 
 typedef struct gs_outparse_config {
     const gs_out_format *format; /* NULL: everything is text */
-    bool tools;                  /* calls are looked for */
+    const json_t *tools;         /* OpenAI's array, borrowed; NULL: no calls are looked for */
+    bool bare;                   /* a call may also be the bare JSON of it, in any format */
     bool in_reasoning;           /* the prompt itself opened the reasoning part */
 } gs_outparse_config;
 
@@ -60,6 +68,20 @@ typedef struct gs_outparse {
     gs_outparse_config cfg;
     gs_part_fn emit;
     void *arg;
+    int state;
+    gs_buf held; /* text that is not yet decided upon */
+    size_t pos;  /* of it, looked at by the state */
+    int32_t n_calls;
+    bool begun;      /* the call under way was told */
+    bool at_start;   /* no text of the content came yet */
+    bool after_call; /* nothing but white space since the last call */
+    bool trim;       /* white space that comes next is left out */
+    /* The call under way. */
+    gs_buf name, args, key;
+    gs_jsonscan scan;
+    int field, level; /* GS_OUT_JSON: what the current value is; where the members are */
+    size_t key_from;
+    bool in_list, bare, is_string, has_args;
 } gs_outparse;
 
 void gs_outparse_init(gs_outparse *p, const gs_outparse_config *cfg, gs_part_fn emit, void *arg);

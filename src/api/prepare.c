@@ -141,6 +141,7 @@ static int render(gs_req *r, const json_t *messages, gs_ids *ids) {
         int flags = GS_TOK_PARSE_SPECIAL | GS_TOK_GUARDED;
         if (!begins_with_bos(m, text.data ? text.data : "", text.len))
             flags |= GS_TOK_ADD_SPECIAL;
+        r->in_reasoning = m->format && gs_out_prompt_reasons(m->format, text.data, text.len);
         rc = gs_tok_encode(m->tokenizer, text.data ? text.data : "", text.len, flags, ids, err,
                            sizeof(err));
     }

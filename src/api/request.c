@@ -330,7 +330,9 @@ static bool make_choices(gs_req *r) {
     r->n_choices = n;
     const gs_outparse_config parse = {
         .format = r->p.chat ? r->api->cfg.model->format : NULL,
-        .tools = r->p.tools && r->p.tool_choice != GS_TOOLS_NONE,
+        .tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools,
+        .bare =
+            r->p.tool_choice >= GS_TOOLS_REQUIRED || !gs_chat_knows_tools(r->api->cfg.model->chat),
         .in_reasoning = r->in_reasoning,
     };
     for (int32_t i = 0; i < n; i++) {

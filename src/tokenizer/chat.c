@@ -141,6 +141,10 @@ void gs_chat_template_free(gs_chat_template *c) {
     gs_free(c);
 }
 
+bool gs_chat_knows_tools(const gs_chat_template *c) {
+    return strstr(c->source, "tools") != NULL;
+}
+
 const char *gs_chat_template_source(const gs_chat_template *c) {
     return c->source;
 }

@@ -42,6 +42,8 @@ typedef struct gs_chat_input {
  * it already begins with the BOS spelling). */
 int gs_chat_render(const gs_chat_template *c, const gs_chat_input *in, gs_buf *out, char *err,
                    size_t errlen);
+/* Whether the template does anything with tools. */
+bool gs_chat_knows_tools(const gs_chat_template *c);
 const char *gs_chat_template_source(const gs_chat_template *c);
 
 #endif
