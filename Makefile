@@ -53,7 +53,7 @@ endif
 B := $(BUILD_ROOT)/$(VARIANT)$(RUST_SUFFIX)
 # Only RUST_SRC depends on whether there is Rust: all other objects are shared by both builds.
 S := $(BUILD_ROOT)/$(VARIANT)
-RUST_SRC := src/tokenizer/chat.c
+RUST_SRC := src/tokenizer/chat.c src/tokenizer/grammar.c
 LLHTTP := $(BUILD_ROOT)/llhttp
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \

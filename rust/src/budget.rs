@@ -119,8 +119,15 @@ unsafe impl GlobalAlloc for BudgetAlloc {
     }
 }
 
+/// Falls by what this thread allocates and rises by what it frees.
+pub fn balance() -> isize {
+    LEFT.get()
+}
+
 pub struct Limits {
     pub memory_bytes: usize,
+    /// Address space; only touched pages count.
+    pub stack_bytes: usize,
     pub time: Duration,
 }
 
@@ -131,11 +138,6 @@ pub enum Stopped {
     OverTime,
     Panicked,
 }
-
-/// Values that a template nests (a list in a list in a list ...) are freed and printed
-/// recursively. Each level costs at least 48 counted bytes of heap and well under 1 KiB of stack,
-/// so a stack of this many times the memory budget cannot overflow. Only touched pages count.
-const STACK_PER_BUDGET: usize = 20;
 
 /// Runs work on a new thread. What it owns must be all its own: when it is stopped, the thread
 /// stays parked with it. A panic in work is caught and not printed.
@@ -153,8 +155,8 @@ where
     let theirs = Arc::clone(&run);
     let budget = limits.memory_bytes as isize;
     let thread = thread::Builder::new()
-        .name("chat-template".into())
-        .stack_size(limits.memory_bytes.saturating_mul(STACK_PER_BUDGET))
+        .name("gs-bounded".into())
+        .stack_size(limits.stack_bytes)
         .spawn(move || {
             LEFT.set(budget);
             RUN.set(Arc::as_ptr(&theirs));

@@ -1,9 +1,11 @@
-//! gamasot's Rust part as one static library with a C interface (src/tokenizer/chat_rust.h): chat templates
-//! by minijinja, and llguidance's own C interface for constrained output.
+//! gamasot's Rust part as one static library with two C interfaces: chat templates by minijinja
+//! (src/tokenizer/chat_rust.h), constrained output by llguidance (src/tokenizer/grammar_rust.h).
 //!
 //! No call unwinds into C: whatever panics becomes an error code.
 
 mod budget;
+mod constrain;
+mod gbnf;
 mod pyfmt;
 mod template;
 
@@ -14,9 +16,6 @@ use std::slice;
 use std::time::Duration;
 use template::{Failure, Handle, Job};
 
-// Keeps the llg_* functions in the archive.
-pub use llguidance::ffi;
-
 #[global_allocator]
 static ALLOC: budget::BudgetAlloc = budget::BudgetAlloc;
 
@@ -24,6 +23,7 @@ static ALLOC: budget::BudgetAlloc = budget::BudgetAlloc;
 const OK: i32 = 0;
 const INVALID: i32 = -1;
 const TOO_LARGE: i32 = -5;
+const UNAVAILABLE: i32 = -8;
 const NOMEM: i32 = -11;
 const INTERNAL: i32 = -17;
 
@@ -78,6 +78,25 @@ unsafe fn report(failure: &Failure, err: *mut c_char, errlen: usize) -> i32 {
         Failure::NoMemory => (NOMEM, "no thread to render the chat template with"),
         Failure::Internal => (INTERNAL, "rendering the chat template failed unexpectedly"),
     };
+    write_text(text, err, errlen);
+    code
+}
+
+/// SAFETY: err points to errlen writable bytes, or is NULL.
+unsafe fn report_grammar(failure: &constrain::Failure, err: *mut c_char, errlen: usize) -> i32 {
+    use constrain::Failure::{Internal, Invalid, NoMemory, Unavailable};
+    let (code, text) = match failure {
+        Invalid(text) => (INVALID, text.as_str()),
+        Unavailable(text) => (UNAVAILABLE, text.as_str()),
+        NoMemory => (NOMEM, "no thread to compile a grammar with"),
+        Internal => (INTERNAL, "the grammar failed unexpectedly"),
+    };
+    write_text(text, err, errlen);
+    code
+}
+
+/// SAFETY: err points to errlen writable bytes, or is NULL.
+unsafe fn write_text(text: &str, err: *mut c_char, errlen: usize) {
     if !err.is_null() && errlen > 0 {
         let mut n = text.len().min(errlen - 1);
         while !text.is_char_boundary(n) {
@@ -88,7 +107,6 @@ unsafe fn report(failure: &Failure, err: *mut c_char, errlen: usize) -> i32 {
         }
         *err.add(n) = 0;
     }
-    code
 }
 
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -181,5 +199,170 @@ pub unsafe extern "C" fn gs_rust_bytes_free(data: *mut c_char, n: usize) {
             data.cast::<u8>(),
             n,
         )));
+    }
+}
+
+// ---- Constrained output: src/tokenizer/grammar_rust.h ----
+
+fn contained<T>(
+    work: impl FnOnce() -> Result<T, constrain::Failure>,
+) -> Result<T, constrain::Failure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(constrain::Failure::Internal))
+}
+
+/// # Safety
+/// lens and eos point to that many numbers, bytes to the sum of lens.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_vocab_new(
+    lens: *const u32,
+    n_vocab: usize,
+    bytes: *const u8,
+    eos: *const i32,
+    n_eos: usize,
+    out: *mut *mut constrain::Env,
+    err: *mut c_char,
+    errlen: usize,
+) -> i32 {
+    *out = ptr::null_mut();
+    let result = contained(|| {
+        let mut tokens = Vec::with_capacity(n_vocab);
+        let mut at = 0usize;
+        for &len in slice::from_raw_parts(lens, n_vocab) {
+            tokens.push(slice::from_raw_parts(bytes.add(at), len as usize).to_vec());
+            at += len as usize;
+        }
+        let eos: Vec<u32> = if n_eos == 0 {
+            vec![]
+        } else {
+            slice::from_raw_parts(eos, n_eos).iter().map(|&id| id as u32).collect()
+        };
+        constrain::Env::new(&tokens, &eos)
+    });
+    match result {
+        Ok(env) => {
+            *out = Box::into_raw(Box::new(env));
+            OK
+        }
+        Err(failure) => report_grammar(&failure, err, errlen),
+    }
+}
+
+/// # Safety
+/// v comes from gs_rust_vocab_new and is not used any more, or is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_vocab_free(v: *mut constrain::Env) {
+    if !v.is_null() {
+        drop(Box::from_raw(v));
+    }
+}
+
+/// # Safety
+/// Pointers as src/tokenizer/grammar_rust.h says.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_grammar_new(
+    v: *const constrain::Env,
+    kind: i32,
+    text: Str,
+    memory_bytes: usize,
+    time_limit_ms: u32,
+    out: *mut *mut constrain::Grammar,
+    err: *mut c_char,
+    errlen: usize,
+) -> i32 {
+    *out = ptr::null_mut();
+    let result = contained(|| {
+        let text = text
+            .text("the grammar")
+            .map_err(|_| constrain::Failure::Invalid("not valid UTF-8".into()))?
+            .unwrap_or_default();
+        let kind = match kind {
+            0 => constrain::Kind::JsonObject,
+            1 => constrain::Kind::JsonSchema,
+            2 => constrain::Kind::Regex,
+            _ => constrain::Kind::Grammar,
+        };
+        let budget = constrain::Budget {
+            memory_bytes,
+            time: Duration::from_millis(u64::from(time_limit_ms)),
+        };
+        (*v).compile(kind, text, &budget)
+    });
+    match result {
+        Ok(grammar) => {
+            *out = Box::into_raw(Box::new(grammar));
+            OK
+        }
+        Err(failure) => report_grammar(&failure, err, errlen),
+    }
+}
+
+/// # Safety
+/// g comes from gs_rust_grammar_new and is not used any more, or is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_grammar_free(g: *mut constrain::Grammar) {
+    if !g.is_null() {
+        drop(Box::from_raw(g));
+    }
+}
+
+/// # Safety
+/// g comes from gs_rust_grammar_new.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_grammar_bytes(g: *const constrain::Grammar) -> usize {
+    (*g).bytes()
+}
+
+/// # Safety
+/// g comes from gs_rust_grammar_new.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_grammar_start(
+    g: *const constrain::Grammar,
+) -> *mut constrain::State {
+    match contained(|| Ok((*g).start())) {
+        Ok(state) => Box::into_raw(Box::new(state)),
+        Err(_) => ptr::null_mut(),
+    }
+}
+
+/// # Safety
+/// s comes from gs_rust_grammar_start and is not used any more, or is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_state_free(s: *mut constrain::State) {
+    if !s.is_null() {
+        let _ = contained(|| {
+            drop(Box::from_raw(s));
+            Ok(())
+        });
+    }
+}
+
+/// # Safety
+/// s comes from gs_rust_grammar_start; one thread at a time.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_state_advance(
+    s: *mut constrain::State,
+    token: i32,
+    err: *mut c_char,
+    errlen: usize,
+) -> i32 {
+    match contained(|| (*s).advance(token as u32)) {
+        Ok(()) => OK,
+        Err(failure) => report_grammar(&failure, err, errlen),
+    }
+}
+
+/// # Safety
+/// s comes from gs_rust_grammar_start; one thread at a time; mask has n_words words.
+#[no_mangle]
+pub unsafe extern "C" fn gs_rust_state_mask(
+    s: *mut constrain::State,
+    mask: *mut u32,
+    n_words: usize,
+    err: *mut c_char,
+    errlen: usize,
+) -> i32 {
+    match contained(|| (*s).mask(slice::from_raw_parts_mut(mask, n_words))) {
+        Ok(()) => OK,
+        Err(failure) => report_grammar(&failure, err, errlen),
     }
 }

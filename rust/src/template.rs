@@ -23,6 +23,19 @@ const BASE_MEMORY_BYTES: usize = 24 << 20;
 const MAX_RUNAWAYS: u32 = 3;
 const NAME: &str = "chat";
 
+/// Values that a template nests (a list in a list in a list ...) are freed and printed
+/// recursively. Each level costs at least 48 counted bytes of heap and well under 1 KiB of stack,
+/// so a stack of this many times the memory budget cannot overflow.
+const STACK_PER_BUDGET: usize = 20;
+
+fn limits(memory_bytes: usize, time: Duration) -> Limits {
+    Limits {
+        memory_bytes,
+        stack_bytes: memory_bytes.saturating_mul(STACK_PER_BUDGET),
+        time,
+    }
+}
+
 pub enum Failure {
     /// The template, the messages or what the template said about them.
     Invalid(String),
@@ -413,10 +426,7 @@ impl Handle {
                 source.len()
             )));
         }
-        let limits = Limits {
-            memory_bytes: COMPILE_MEMORY_BYTES,
-            time: Duration::from_secs(3),
-        };
+        let limits = limits(COMPILE_MEMORY_BYTES, Duration::from_secs(3));
         let template = run_bounded(&limits, move || Template::compile(&source))
             .map_err(stopped)?
             .map_err(Failure::Invalid)?;
@@ -435,10 +445,10 @@ impl Handle {
         let input_bytes = job.messages.len()
             + job.tools.as_ref().map_or(0, Vec::len)
             + job.extra.as_ref().map_or(0, Vec::len);
-        let limits = Limits {
-            memory_bytes: BASE_MEMORY_BYTES.saturating_add(input_bytes.saturating_mul(24)),
-            time: job.time,
-        };
+        let limits = limits(
+            BASE_MEMORY_BYTES.saturating_add(input_bytes.saturating_mul(24)),
+            job.time,
+        );
         let template = Arc::clone(&self.template);
         match run_bounded(&limits, move || template.render(&job)) {
             Ok(result) => result,

@@ -243,6 +243,12 @@ static int take_mark(gs_outparse *p, const mark_hit *hit) {
     return STEP_AGAIN;
 }
 
+static bool may_follow(const gs_outparse *p, const char *s, size_t n, const char *mark) {
+    size_t lead = spaces(s, n);
+    return p->after_call &&
+           (begins(s + lead, n - lead, mark) || may_begin(s + lead, n - lead, mark));
+}
+
 static int step_text(gs_outparse *p, bool final) {
     const gs_out_format *f = p->cfg.format;
     const char *s = p->held.data;
@@ -274,8 +280,10 @@ static int step_text(gs_outparse *p, bool final) {
     if (p->cfg.tools)
         look_for(s, n, f->section, -1, &hit, &tail);
     for (int i = 0; p->n_calls > 0 && i < GS_OUT_SKIPS; i++) {
-        if (f->skip[i] && (f->skip[i][0] != '`' || p->after_call))
-            look_for(s, n, f->skip[i], -1, &hit, &tail);
+        /* A fence belongs to a call only right after it. */
+        if (f->skip[i] && f->skip[i][0] == '`' && !may_follow(p, s, n, f->skip[i]))
+            continue;
+        look_for(s, n, f->skip[i], -1, &hit, &tail);
     }
     if (hit.at < n)
         return take_mark(p, &hit);
@@ -365,8 +373,8 @@ static int tell_call(gs_outparse *p) {
 
 /* The name is known and the arguments are an object. */
 static bool is_certain(const gs_outparse *p) {
-    return p->begun || (p->name.len > 0 && p->field == FIELD_ARGS && !p->is_string &&
-                        p->args.len > 0 && p->args.data[0] == '{');
+    return p->begun || (p->name.len > 0 && p->has_args && p->args.len > 0 &&
+                        p->args.data[0] == '{' && !(p->field == FIELD_ARGS && p->is_string));
 }
 
 /* A member's value begins with c. False: this is no call. */

@@ -37,20 +37,22 @@ static int open_message(gs_outparse *p, const char *s, size_t n) {
 }
 
 static int step_header(gs_outparse *p, bool final) {
+    static const char role[] = "assistant";
     const char *s = p->held.data;
-    size_t n = p->held.len, at = n > 0 ? gs_out_find(s, n, message_mark) : 0;
+    size_t n = p->held.len, most = n < sizeof(role) - 1 ? n : sizeof(role) - 1;
     if (n == 0)
         return 0;
-    if (at < n) {
+    /* Headers are short and begin with a mark or a recipient; anything else is an answer. */
+    bool header = s[0] == '<' || s[0] == ' ' || memcmp(s, role, most) == 0;
+    size_t at = gs_out_find(s, n, message_mark);
+    if (header && at < n && at <= MAX_HEADER) {
         int rc = open_message(p, s, at);
         gs_out_take(p, at + sizeof(message_mark) - 1);
         return rc;
     }
-    /* Headers are short and begin with a mark or a recipient; anything else is an answer. */
-    bool header = s[0] == '<' || s[0] == ' ' || strncmp(s, "assistant", n < 9 ? n : 9) == 0;
-    if (header && n <= MAX_HEADER && !final)
+    if (header && n <= MAX_HEADER + sizeof(message_mark) && !final)
         return 0;
-    if (header && final) { /* half a header says nothing */
+    if (header && n <= MAX_HEADER) { /* half a header says nothing */
         gs_out_take(p, n);
         return 0;
     }

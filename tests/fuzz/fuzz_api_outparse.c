@@ -9,6 +9,7 @@
 
 #include "api/outparse_impl.h"
 #include "base/buf.h"
+#include "base/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -91,7 +92,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         tools = json_loads("[{\"function\":{\"name\":\"get\",\"parameters\":{\"properties\":{\"a\":"
                            "{\"type\":\"string\"}}}}}]",
                            0, NULL);
-    if (size < 2)
+    /* The detokeniser gives whole characters only. */
+    if (size < 2 || !gs_utf8_valid((const char *)data + 2, size - 2))
         return 0;
     gs_outparse_config cfg = {.format = &gs_out_formats[data[0] % gs_n_out_formats],
                               .tools = data[1] & 1 ? tools : NULL,
