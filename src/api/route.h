@@ -53,7 +53,7 @@ typedef struct gs_api_part {
 } gs_api_part;
 
 extern const gs_schema gs_schemas_own[], gs_schemas_openai[]; /* schemas.c */
-extern const gs_api_part gs_api_part_ollama;                  /* ollama.c */
+extern const gs_api_part gs_api_part_ollama, gs_api_part_anthropic, gs_api_part_responses;
 
 extern const gs_api_part gs_scheduling_part; /* scheduling.c */
 

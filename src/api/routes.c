@@ -426,7 +426,11 @@ static const gs_api_part openai_part = {"openai", "OpenAI's dialect.", openai_ro
                                         gs_schemas_openai};
 
 /* A row here makes a part's routes known. */
-static const gs_api_part *const parts[] = {&own_part, &openai_part, &gs_api_part_ollama,
+static const gs_api_part *const parts[] = {&own_part,
+                                           &openai_part,
+                                           &gs_api_part_ollama,
+                                           &gs_api_part_anthropic,
+                                           &gs_api_part_responses,
                                            &gs_scheduling_part};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 

@@ -10,12 +10,14 @@ void gs_stop_init(gs_stop_matcher *m, const gs_stop_set *set) {
 }
 
 /* First position of any stop string in s, or n. */
-static size_t find_stop(const gs_stop_set *set, const char *s, size_t n) {
+static size_t find_stop(const gs_stop_set *set, const char *s, size_t n, int *which) {
     size_t best = n;
     for (int i = 0; i < set->n; i++) {
         const char *hit = n > 0 ? memmem(s, n, set->text[i], set->len[i]) : NULL;
-        if (hit && (size_t)(hit - s) < best)
+        if (hit && (size_t)(hit - s) < best) {
             best = (size_t)(hit - s);
+            *which = i;
+        }
     }
     return best;
 }
@@ -43,7 +45,7 @@ int gs_stop_feed(gs_stop_matcher *m, const char *text, size_t n, gs_buf *out) {
     int rc = gs_buf_add(&m->held, text, n);
     if (rc != 0)
         return rc;
-    size_t at = find_stop(m->set, m->held.data, m->held.len);
+    size_t at = find_stop(m->set, m->held.data, m->held.len, &m->which);
     size_t release = at;
     if (at < m->held.len)
         m->matched = true;

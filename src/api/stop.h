@@ -23,6 +23,7 @@ typedef struct gs_stop_matcher {
     const gs_stop_set *set;
     gs_buf held;  /* text not yet released */
     bool matched; /* a stop string was found: nothing more is released, ever */
+    int which;    /* of the set; with matched */
 } gs_stop_matcher;
 
 void gs_stop_init(gs_stop_matcher *m, const gs_stop_set *set);
