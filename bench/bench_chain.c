@@ -2,15 +2,18 @@
  * The linear layers of a model's step and nothing else: the bound that a whole step is held
  * against, and what barriers cost.
  *
- *     bench_chain [-t THREADS] [-m M,M,...] [-r REPEATS] MODEL.gguf
+ *     bench_chain [-t THREADS] [-m M,M,...] [-r REPEATS] [-b] MODEL.gguf
  *
- * Four ways to go through all layers and the output matrix with M rows, taken in turn:
+ * Ways to go through all layers and the output matrix with M rows, taken in turn:
  *
  *     gemm     the products alone, each thread its panels, no barrier at all
- *     gemm_b   the same with a barrier after each group of products (QKV, O, gate and up, down)
- *     work     products, norms and quantisation of activations, no barrier (threads race on the
- *              values, which nobody reads)
- *     chain    work with the barriers that correct values need: eight a layer
+ *     chain    products, norms and quantisation of activations, with the barriers that correct
+ *              values need: eight a layer
+ *
+ * and with -b, what barriers cost:
+ *
+ *     gemm_b   gemm with a barrier after each group of products (QKV, O, gate and up, down)
+ *     work     chain without barriers (threads race on the values, which nobody reads)
  *
  * More than 64 rows are a prompt: one row goes through the output matrix. Prints JSON: the
  * machine's ceilings, what the model weighs, then one line per M with the medians in milliseconds.
@@ -130,7 +133,7 @@ static gs_act activations(int rows, int32_t k, const float *x) {
     return a;
 }
 
-static int bench_rows(chain *c, int rows, int repeats) {
+static int bench_rows(chain *c, int rows, int repeats, bool barriers) {
     const gs_hparams *hp = &c->m->hp;
     int outs = rows > DECODE_ROWS ? 1 : rows;
     int32_t nq = hp->n_heads * hp->head_dim, nkv = hp->n_kv_heads * hp->head_dim;
@@ -152,7 +155,7 @@ static int bench_rows(chain *c, int rows, int repeats) {
     }
     double ms[N_MODES][MAX_SAMPLES];
     for (int r = -1; ok && r < repeats; r++) /* the first round warms up */
-        for (int mode = 0; mode < N_MODES; mode++) {
+        for (int mode = 0; mode < N_MODES; mode += barriers ? 1 : N_MODES - 1) {
             c->flags = mode;
             memset(c->x, 0, (size_t)rows * (size_t)hp->n_embd * sizeof *c->x);
             double s = timed_run(c->pool, step, c);
@@ -161,7 +164,7 @@ static int bench_rows(chain *c, int rows, int repeats) {
         }
     if (ok) {
         printf("{\"test\":\"chain\",\"m\":%d", rows);
-        for (int mode = 0; mode < N_MODES; mode++)
+        for (int mode = 0; mode < N_MODES; mode += barriers ? 1 : N_MODES - 1)
             printf(",\"%s_ms\":%.4f", g_modes[mode], median(ms[mode], repeats));
         printf("}\n");
         fflush(stdout);
@@ -205,18 +208,22 @@ static void print_machine(gs_pool *pool) {
 
 int main(int argc, char **argv) {
     int threads = 0, repeats = 11, ms[32] = {1, 2, 4, 8, 16, 32, 512}, n_ms = 7, opt;
-    while ((opt = getopt(argc, argv, "t:m:r:")) != -1) {
+    bool barriers = false;
+    while ((opt = getopt(argc, argv, "t:m:r:b")) != -1) {
         if (opt == 't')
             threads = atoi(optarg);
         else if (opt == 'm')
             n_ms = parse_list(optarg, ms, 32);
         else if (opt == 'r')
             repeats = atoi(optarg) > 0 && atoi(optarg) < MAX_SAMPLES ? atoi(optarg) : MAX_SAMPLES;
+        else if (opt == 'b')
+            barriers = true;
         else
             return 2;
     }
     if (optind + 1 != argc) {
-        fprintf(stderr, "usage: bench_chain [-t THREADS] [-m M,M,...] [-r REPEATS] MODEL.gguf\n");
+        fprintf(stderr,
+                "usage: bench_chain [-t THREADS] [-m M,M,...] [-r REPEATS] [-b] MODEL.gguf\n");
         return 2;
     }
     char err[512] = "";
@@ -234,7 +241,7 @@ int main(int argc, char **argv) {
         print_machine(c.pool);
         print_model(m);
         for (int i = 0; i < n_ms && rc == 0; i++)
-            rc = ms[i] <= MAX_ROWS ? bench_rows(&c, ms[i], repeats) : 0;
+            rc = ms[i] <= MAX_ROWS ? bench_rows(&c, ms[i], repeats, barriers) : 0;
     }
     if (rc != 0)
         fprintf(stderr, "bench_chain: %s\n", err[0] ? err : "out of memory");

@@ -2,14 +2,15 @@
 """Decode and prefill rates of gamasot beside llama.cpp and OpenVINO GenAI, interleaved in one run.
 
     make bench                                   # everything; long (an hour and more)
-    bench/compare.py --quick                     # the cells with a goal; some 12 minutes
+    bench/compare.py --quick                     # the cells with a goal; some 10 minutes, and 5
+                                                 # more when llama.cpp's settings are not known yet
     bench/compare.py --quick --models smollm2 --decode 1,8 --prefill 512 --rounds 5
     bench/compare.py --quick --budget 60 [--resume]   # stops after a minute; goes on where it was
     bench/compare.py --smooth                    # step time at every number of streams, 1 to 32
 
 The machines this runs on are shared: absolute numbers drift within minutes, so within each round
-the engines take turns on each group of cells, each figure is the median over the rounds, and what
-counts is the ratio. Same GGUF file (OpenVINO also: the same weights requantised its own way), same
+the engines take turns on each group of cells, each figure is the median over the rounds (--quick:
+two, one for big models), and what counts is the ratio. Same GGUF file (OpenVINO also: the same weights requantised its own way), same
 number of threads. llama.cpp runs with its best setting for each cell (flash attention on or off,
 -ub 128 or 512), found once and kept in build/bench/llama-settings.json (--probe: find again).
 The machine's ceilings are measured in the same rounds.
@@ -62,6 +63,7 @@ class Run:
         self.settings = {} if a.probe and not a.resume else load(self.settings_path, {})
         self.state = load(self.path, None) if a.resume else None
         if self.state is None:
+            self.path.unlink(missing_ok=True)
             self.state = {"done": [], "left_out": [], "models": {},
                           "cpu": report.cpu_name(), "threads": int(a.threads),
                           "contexts": numbers(a.contexts)}
@@ -100,12 +102,14 @@ class Run:
         steps = self.a.steps or (8 if model.big else 32)
         key = f"{model.path.name} {model.path.stat().st_size} {self.a.threads}"
         got = engines.run_engine(engine, model, group, self.a, steps, self.settings.get(key, {}))
+        text = f"{engine} ({model.title})"
         if got is None:
-            text = f"{engine} ({model.title})"
             if text not in self.state["left_out"]:
                 self.state["left_out"].append(text)
                 print(f"  left out: {text} is not there (bench/build-peer, bench/make-models)")
             return
+        if text in self.state["left_out"]:
+            self.state["left_out"].remove(text)
         m = self.model(model.name)
         m["steps"] = steps
         m["kv_bytes_per_token"] = got.pop("kv_bytes_per_token", m.get("kv_bytes_per_token"))
@@ -115,7 +119,7 @@ class Run:
     def linear(self, model, counts, rnd):
         """Ceilings and the linear layers alone; the long prompt in the first round only."""
         rows = counts + ([512] if rnd == 0 and 512 in numbers(self.a.prefill) else [])
-        got = engines.chain(model, self.a, rows, 3 if model.big else 9)
+        got = engines.chain(model, self.a, rows, 3 if model.big else 9, not model.big)
         if got is None:
             return
         machine, weights, chain = got
@@ -149,7 +153,9 @@ class Run:
                                   lambda m=model, g=group, e=engine: self.measure(m, g, e))
 
     def rounds_of(self, model):
-        return min(self.a.rounds, 2) if self.a.quick and model.big else self.a.rounds
+        if not self.a.quick:
+            return self.a.rounds
+        return 1 if model.big else min(self.a.rounds, 2)
 
 
 def smooth(models, a):

@@ -163,12 +163,13 @@ def run_engine(engine, model, group, a, steps, settings):
     return openvino(MODELS / "smollm2-openvino-int4", group, a, steps)
 
 
-def chain(model, a, counts, repeats):
+def chain(model, a, counts, repeats, barriers):
     """Linear layers alone: (machine, weights, {m: row}); None when the bench is not built."""
     exe = ROOT / "build/current/bench/bench_chain"
     if not exe.exists():
         return None
-    rows = json_lines(run([exe, "-t", a.threads, "-r", repeats, "-m", listed(counts), model.path]))
+    rows = json_lines(run([exe, "-t", a.threads, "-r", repeats, "-m", listed(counts),
+                           *(["-b"] if barriers else []), model.path]))
     if not rows:
         return None
     return (next(r for r in rows if r["test"] == "machine"),

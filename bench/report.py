@@ -163,9 +163,12 @@ def ceilings(state):
         worst = min(((b, c) for b, c in bounds if b is not None), default=None)
         parts.append(f"{worst[0]:.2f} ({label(worst[1])})" if worst else "-")
         sixteen = m["chain"].get("16")
+        theirs = table.get("decode 1 @128", {}).get("llama.cpp")
+        most = gbs * 1e9 / m["weights"]["weight_bytes"] / theirs if theirs else None
         parts.append(f"{median_of(sixteen, 'gemm_b_ms') / median_of(sixteen, 'gemm_ms'):.2f}, "
                      f"{median_of(sixteen, 'chain_ms') / median_of(sixteen, 'work_ms'):.2f}"
-                     if sixteen else "-")
+                     if sixteen and "work_ms" in sixteen[0] else "-")
+        parts.append(figures(most))
         lines.append("| " + " | ".join(parts) + " |")
     if not lines:
         return ""
@@ -173,11 +176,12 @@ def ceilings(state):
         "Ceilings, measured between the other runs, and what is reached of them: reads at one stream, "
         "int8 operations in a prompt of 512 tokens (the linear layers' products alone, the whole "
         "step); the smallest share of the linear layers' bound (products, norms, quantisation, "
-        "barriers) in decode; and what barriers do to 16 rows (products alone; with norms and "
-        "quantisation).", "",
+        "barriers) in decode; what barriers do to 16 rows (products alone; with norms and quantisation); "
+        "and how far ahead of llama.cpp an engine could be at one stream that reads its weights at "
+        "this speed and does nothing else.", "",
         "| | read GB/s | int8 GOP/s | read, linear | read, step | int8, linear | int8, step | "
-        "bound / step | with / without barriers |",
-        "|---|---|---|---|---|---|---|---|---|", *lines]) + "\n"
+        "bound / step | with / without barriers | ahead at most |",
+        "|---|---|---|---|---|---|---|---|---|---|", *lines]) + "\n"
 
 
 def markdown(state):
