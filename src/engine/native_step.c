@@ -1,7 +1,7 @@
 /*
  * The forward pass of one step, SPMD: every thread runs gs_native_step and owns, per phase, a
  * contiguous share of rows, of weight panels or of attention units. A barrier separates phases
- * that read what another thread wrote; ten per layer:
+ * that read what another thread wrote; nine per layer:
  *
  *     rows    norm + quantise                    x -> act_embd
  *     heads   QKV product, q/k norm, rotation
@@ -10,9 +10,11 @@
  *     rows    quantise                           attn -> act_attn
  *     panels  output product                     += x
  *     rows    norm + quantise                    x -> act_embd
- *     panels  gate and up products, activation   -> gate
- *     rows    quantise                           gate -> act_ff
+ *     panels  gate and up products, activation,
+ *             quantise                           -> gate -> act_ff
  *     panels  down product                       += x
+ *
+ * (Shares that do not end at a quantisation group need a tenth, see ffn_owns_parts.)
  *
  * Nothing here depends on which rows are in the batch together, so a row's result does not either
  * as far as the kernels keep that promise.
@@ -30,6 +32,13 @@ typedef struct lane {
     int r0, r1; /* its rows */
     gs_act embd, attn, ff;
 } lane;
+
+/* Columns that one thread quantises at least: four blocks, so that threads hardly meet in a cache
+ * line of the scales. */
+#define PART_COLS 128
+_Static_assert(PART_COLS % GS_ACT_GROUP == 0, "parts are made of whole groups");
+/* Tiles per thread from which on rows are dealt out whole. */
+#define ROWS_FROM_TILES 8
 
 static void sync_all(const lane *t) {
     gs_pool_barrier(t->b->cfg.pool, t->tid);
@@ -61,8 +70,8 @@ static void embed_rows(const lane *t) {
     }
 }
 
-/* x += norm(branch) for own rows, where the architecture has such a norm. */
-static void post_norm_rows(const lane *t, const float *weight) {
+/* x += norm(branch), where the architecture has such a norm. */
+static void post_norm(const lane *t, const float *weight) {
     const gs_hparams *hp = &t->m->hp;
     if (!weight)
         return;
@@ -72,6 +81,7 @@ static void post_norm_rows(const lane *t, const float *weight) {
         for (int32_t i = 0; i < hp->n_embd; i++)
             x[i] += y[i];
     }
+    sync_all(t);
 }
 
 /* A product whose result joins the residual: at once, or by way of tmp and a post-norm. */
@@ -184,37 +194,74 @@ static void attn_phase(const lane *t, int32_t layer) {
     }
 }
 
+/*
+ * Whether the gate's columns are dealt out in parts that a thread can quantise itself. Not when
+ * that would leave shares uneven by more than 1 in 8.
+ */
+static bool ffn_owns_parts(const lane *t) {
+    int32_t parts = (t->m->hp.n_ff + PART_COLS - 1) / PART_COLS;
+    return parts % t->n == 0 || parts >= 8 * t->n;
+}
+
 static void ffn_phase(const lane *t, const gs_layer *ly) {
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
+    bool own = ffn_owns_parts(t);
+    int32_t unit = own ? PART_COLS : GS_PANEL_ROWS;
     int p0, p1;
-    gs_share(ly->w_gate.n_panels, t->tid, t->n, &p0, &p1);
+    gs_share((hp->n_ff + unit - 1) / unit, t->tid, t->n, &p0, &p1);
+    p0 *= unit / GS_PANEL_ROWS;
+    p1 *= unit / GS_PANEL_ROWS;
+    if (p1 > ly->w_gate.n_panels)
+        p1 = ly->w_gate.n_panels;
     if (p0 >= p1)
         return;
     gs_gemm(&ly->w_gate, &t->embd, b->gate, hp->n_ff, NULL, p0, p1, GS_GEMM_STORE);
     gs_gemm(&ly->w_up, &t->embd, b->up, hp->n_ff, NULL, p0, p1, GS_GEMM_STORE);
     int32_t c0 = p0 * GS_PANEL_ROWS,
             c1 = p1 * GS_PANEL_ROWS < hp->n_ff ? p1 * GS_PANEL_ROWS : hp->n_ff;
+    gs_act act = t->ff;
     for (int32_t r = 0; r < b->n_rows; r++) {
-        float *g = row_of(b->gate, hp->n_ff, r) + c0, *u = row_of(b->up, hp->n_ff, r) + c0;
+        float *g = row_of(b->gate, hp->n_ff, r), *u = row_of(b->up, hp->n_ff, r);
         if (hp->ffn_gelu)
-            gs_gelu_mul(g, g, u, c1 - c0);
+            gs_gelu_mul(g + c0, g + c0, u + c0, c1 - c0);
         else
-            gs_silu_mul(g, g, u, c1 - c0);
+            gs_silu_mul(g + c0, g + c0, u + c0, c1 - c0);
+        if (own)
+            gs_act_quant_part(&act, g, r, c0, c1, gs_act_need(ly->w_down.type));
     }
 }
 
-static void norm_rows(const lane *t, const float *weight, int flags) {
-    const gs_hparams *hp = &t->m->hp;
-    gs_act a = t->embd;
-    if (t->r0 < t->r1)
-        gs_rmsnorm_quant(&a, t->b->x, hp->n_embd, weight, hp->norm_eps, t->r0, t->r1, flags);
-}
-
-static void quant_rows(const lane *t, const gs_act *act, const float *x, int flags) {
+/*
+ * x, normalised when there is a weight, -> act. The rows of a tile lie interleaved in act, and two
+ * threads that write into the same lines take several times as long as one. So a few rows are
+ * dealt out by columns (the sum of squares is then everybody's), many rows by tiles.
+ */
+static void quant_phase(const lane *t, const gs_act *act, const float *x, const float *weight,
+                        int flags) {
     gs_act a = *act;
-    if (t->r0 < t->r1)
-        gs_act_quant(&a, x, a.k, t->r0, t->r1, flags);
+    float eps = t->m->hp.norm_eps;
+    if (a.m >= ROWS_FROM_TILES * GS_TILE_ROWS * t->n) {
+        int32_t r0, r1;
+        gs_act_share(a.m, t->tid, t->n, &r0, &r1);
+        if (weight)
+            gs_rmsnorm_quant(&a, x, a.k, weight, eps, r0, r1, flags);
+        else
+            gs_act_quant(&a, x, a.k, r0, r1, flags);
+        return;
+    }
+    int p0, p1;
+    gs_share((a.k + PART_COLS - 1) / PART_COLS, t->tid, t->n, &p0, &p1);
+    int32_t c0 = p0 * PART_COLS, c1 = p1 * PART_COLS < a.k ? p1 * PART_COLS : a.k;
+    if (c0 >= c1)
+        return;
+    for (int32_t r = 0; r < a.m; r++) {
+        const float *row = x + (int64_t)r * a.k;
+        if (weight)
+            gs_rmsnorm_quant_part(&a, row, weight, eps, r, c0, c1, flags);
+        else
+            gs_act_quant_part(&a, row, r, c0, c1, flags);
+    }
 }
 
 /* Safepoint: the engine thread asks while the others finish the layer, and its answer reaches them
@@ -229,9 +276,9 @@ static void decide(const lane *t) {
 static void layer_pass(const lane *t, int32_t layer) {
     const gs_layer *ly = &t->m->layers[layer];
     if (layer > 0)
-        post_norm_rows(t, t->m->layers[layer - 1].post_ffn_norm);
-    norm_rows(t, ly->attn_norm,
-              gs_act_need(ly->wq.type) | gs_act_need(ly->wk.type) | gs_act_need(ly->wv.type));
+        post_norm(t, t->m->layers[layer - 1].post_ffn_norm);
+    quant_phase(t, &t->embd, t->b->x, ly->attn_norm,
+                gs_act_need(ly->wq.type) | gs_act_need(ly->wk.type) | gs_act_need(ly->wv.type));
     sync_all(t);
     qkv_phase(t, layer);
     sync_all(t);
@@ -239,17 +286,20 @@ static void layer_pass(const lane *t, int32_t layer) {
     sync_all(t);
     attn_phase(t, layer);
     sync_all(t);
-    quant_rows(t, &t->attn, t->b->attn, gs_act_need(ly->wo.type));
+    quant_phase(t, &t->attn, t->b->attn, NULL, gs_act_need(ly->wo.type));
     sync_all(t);
     residual_gemm(t, &ly->wo, &t->attn, ly->post_attn_norm != NULL);
     sync_all(t);
-    post_norm_rows(t, ly->post_attn_norm);
-    norm_rows(t, ly->ffn_norm, gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type));
+    post_norm(t, ly->post_attn_norm);
+    quant_phase(t, &t->embd, t->b->x, ly->ffn_norm,
+                gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type));
     sync_all(t);
     ffn_phase(t, ly);
     sync_all(t);
-    quant_rows(t, &t->ff, t->b->gate, gs_act_need(ly->w_down.type));
-    sync_all(t);
+    if (!ffn_owns_parts(t)) {
+        quant_phase(t, &t->ff, t->b->gate, NULL, gs_act_need(ly->w_down.type));
+        sync_all(t);
+    }
     residual_gemm(t, &ly->w_down, &t->ff, ly->post_ffn_norm != NULL);
     decide(t);
     sync_all(t);
@@ -301,8 +351,10 @@ void gs_native_step(void *arg, int tid, int n_threads) {
               .attn = {b->n_rows, hp->n_heads * hp->head_dim, b->act_attn},
               .ff = {b->n_rows, hp->n_ff, b->act_ff}};
     gs_share(b->n_rows, tid, n_threads, &t.r0, &t.r1);
-    if (b->first_layer == 0)
+    if (b->first_layer == 0) {
         embed_rows(&t);
+        sync_all(&t);
+    }
     for (int32_t layer = b->first_layer; layer < hp->n_layers; layer++) {
         layer_pass(&t, layer);
         if (b->give_way && layer + 1 < hp->n_layers) {
@@ -312,9 +364,6 @@ void gs_native_step(void *arg, int tid, int n_threads) {
         }
     }
     const float *last = b->m->layers[hp->n_layers - 1].post_ffn_norm;
-    if (last) {
-        post_norm_rows(&t, last);
-        sync_all(&t);
-    }
+    post_norm(&t, last);
     output_pass(&t);
 }

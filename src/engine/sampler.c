@@ -151,12 +151,8 @@ static void apply_penalties(const gs_sampler *s, float *logits, int32_t n_vocab,
  */
 
 static int32_t argmax(const float *x, int32_t n) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++) {
-        if (x[i] > x[best])
-            best = i;
-    }
-    return best;
+    bool finite;
+    return gs_argmax(x, n, &finite);
 }
 
 /* Best first; on equal logits the lower id, so that results do not depend on the sort. */
@@ -419,17 +415,6 @@ static int32_t draw_all(float *logits, int32_t n, float best, float temperature,
     return last >= 0 ? last : argmax(logits, n);
 }
 
-/* Integer arithmetic, so that the compiler makes one vector pass of it. */
-static bool all_finite(const float *x, int32_t n) {
-    uint32_t bad = 0;
-    for (int32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof(bits));
-        bad |= (uint32_t)((bits & 0x7F800000u) == 0x7F800000u);
-    }
-    return bad == 0;
-}
-
 void gs_sampler_run(const gs_sampler *s, float *logits, int32_t n_vocab, const int32_t *history,
                     int32_t n_history, int32_t n_prompt, void *scratch_mem, gs_sample *out) {
     scratch x = {.seen = scratch_mem};
@@ -438,7 +423,9 @@ void gs_sampler_run(const gs_sampler *s, float *logits, int32_t n_vocab, const i
     out->err = 0;
     out->n_top = 0;
     out->logprob = 0;
-    if (!all_finite(logits, n_vocab)) {
+    bool finite;
+    (void)gs_argmax(logits, n_vocab, &finite);
+    if (!finite) {
         out->err = GS_ERR_BACKEND;
         out->token = 0;
         return;

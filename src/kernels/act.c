@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "base/pool.h"
 #include "kernels/kernels_impl.h"
 
 static size_t align64(size_t n) {
@@ -34,6 +35,14 @@ size_t gs_act_bytes(int32_t m_max, int32_t k) {
     return align64(n) + 3 * align64(4 * n_scales) + align64(8 * n_scales) + align64(4 * n);
 }
 
+void gs_act_share(int32_t m, int tid, int n_threads, int32_t *r0, int32_t *r1) {
+    int32_t n_tiles = gs_n_tiles(m);
+    int t0, t1;
+    gs_share(n_tiles, tid, n_threads, &t0, &t1);
+    *r0 = gs_tile_begin(m, n_tiles, t0);
+    *r1 = gs_tile_begin(m, n_tiles, t1);
+}
+
 int gs_act_need(gs_qtype weight_type) {
     const gs_fmt *f = gs_fmt_get(weight_type);
     return f && f->scale == GS_SCALE_FLOAT ? GS_ACT_FLOAT : GS_ACT_INT;
@@ -54,13 +63,13 @@ gs_act_row gs_act_row_at(const gs_act *a, int32_t row) {
     return r;
 }
 
-static void put_row(const gs_act *a, int32_t i, const float *x, float scale, const float *weight,
-                    int flags) {
-    gs_act_row row = gs_act_row_at(a, i);
+/* k values of a row, from where `row` points. */
+static void put_values(gs_act_row row, const float *x, float scale, const float *weight, int32_t k,
+                       int flags) {
     if (flags & GS_ACT_INT)
-        gs_kernels->quant_row(&row, x, scale, weight, a->k);
+        gs_kernels->quant_row(&row, x, scale, weight, k);
     if (flags & GS_ACT_FLOAT) {
-        for (int32_t c = 0; c < a->k; c++) {
+        for (int32_t c = 0; c < k; c++) {
             float v = weight ? x[c] * scale * weight[c] : x[c] * scale;
             row.v.x[(int64_t)c * row.mr] = isfinite(v) ? v : 0.0f;
         }
@@ -70,7 +79,26 @@ static void put_row(const gs_act *a, int32_t i, const float *x, float scale, con
 void gs_act_quant(gs_act *a, const float *x, int64_t ldx, int32_t r0, int32_t r1, int flags) {
     GS_ASSERT(r0 >= 0 && r1 <= a->m && a->k % GS_BLOCK_COLS == 0);
     for (int32_t i = r0; i < r1; i++)
-        put_row(a, i, x + i * ldx, 1.0f, NULL, flags);
+        put_values(gs_act_row_at(a, i), x + i * ldx, 1.0f, NULL, a->k, flags);
+}
+
+static void put_part(const gs_act *a, int32_t row, const float *x, float scale, const float *weight,
+                     int32_t c0, int32_t c1, int flags) {
+    GS_ASSERT(row >= 0 && row < a->m && c0 % GS_ACT_GROUP == 0 && c0 <= c1 && c1 <= a->k &&
+              (c1 % GS_ACT_GROUP == 0 || c1 == a->k));
+    gs_act_row r = gs_act_row_at(a, row);
+    int64_t at = (int64_t)r.mr * (c0 / GS_BLOCK_COLS);
+    r.v.q += GS_BLOCK_COLS * at;
+    r.v.ad += at;
+    r.v.asum += at;
+    r.v.n8 += at;
+    r.v.n16 += 2 * at;
+    r.v.x += (int64_t)r.mr * c0;
+    put_values(r, x + c0, scale, weight ? weight + c0 : NULL, c1 - c0, flags);
+}
+
+void gs_act_quant_part(gs_act *a, const float *x, int32_t row, int32_t c0, int32_t c1, int flags) {
+    put_part(a, row, x, 1.0f, NULL, c0, c1, flags);
 }
 
 static float rms_scale(const float *x, int32_t k, float eps) {
@@ -82,8 +110,13 @@ void gs_rmsnorm_quant(gs_act *a, const float *x, int64_t ldx, const float *weigh
     GS_ASSERT(r0 >= 0 && r1 <= a->m && a->k % GS_BLOCK_COLS == 0);
     for (int32_t i = r0; i < r1; i++) {
         const float *xi = x + i * ldx;
-        put_row(a, i, xi, rms_scale(xi, a->k, eps), weight, flags);
+        put_values(gs_act_row_at(a, i), xi, rms_scale(xi, a->k, eps), weight, a->k, flags);
     }
+}
+
+void gs_rmsnorm_quant_part(gs_act *a, const float *x, const float *weight, float eps, int32_t row,
+                           int32_t c0, int32_t c1, int flags) {
+    put_part(a, row, x, rms_scale(x, a->k, eps), weight, c0, c1, flags);
 }
 
 void gs_rmsnorm(float *y, const float *x, const float *weight, int32_t k, float eps) {

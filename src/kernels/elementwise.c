@@ -16,3 +16,7 @@ void gs_rope(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot
 void gs_logsumexp(const float *x, int32_t n, float *max, float *lse) {
     gs_kernels->logsumexp(x, n, max, lse);
 }
+
+int32_t gs_argmax(const float *x, int32_t n, bool *finite) {
+    return gs_kernels->argmax(x, n, finite);
+}

@@ -25,15 +25,8 @@
 
 #include "kernels/kernels.h"
 
-/*
- * Activations that share one int8 scale: 32, or 256 as the cheaper alternative (a multiple of 32;
- * the last group of a row may be shorter). Scales are stored per 32 either way.
- */
-#ifndef GS_ACT_GROUP
-#define GS_ACT_GROUP 32
-#endif
-
-#define GS_TILE_MAX 6 /* tokens of one tile at most: 2 panels x 6 accumulators fit 32 registers */
+/* Tokens of one tile at most: 2 panels x 6 accumulators fit 32 registers. */
+#define GS_TILE_MAX GS_TILE_ROWS
 
 /* ---- Formats -----------------------------------------------------------------------------------
  */
@@ -211,6 +204,7 @@ typedef struct gs_kernel_table {
     void (*gelu_mul)(float *out, const float *gate, const float *up, int32_t n);
     void (*rope)(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
     void (*logsumexp)(const float *x, int32_t n, float *max, float *lse);
+    int32_t (*argmax)(const float *x, int32_t n, bool *finite);
 } gs_kernel_table;
 
 /* Which 4-element dot product a vector header offers: none, unsigned weights x signed activations,
@@ -241,5 +235,6 @@ void gs_silu_mul_scalar(float *out, const float *gate, const float *up, int32_t 
 void gs_gelu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
 void gs_rope_scalar(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
 void gs_logsumexp_scalar(const float *x, int32_t n, float *max, float *lse);
+int32_t gs_argmax_scalar(const float *x, int32_t n, bool *finite);
 
 #endif

@@ -25,4 +25,5 @@ const gs_kernel_table gs_kernels_neon = {
     .gelu_mul = gs_gelu_mul_scalar,
     .rope = gs_rope_scalar,
     .logsumexp = gs_logsumexp_scalar,
+    .argmax = gs_argmax_scalar,
 };

@@ -176,6 +176,18 @@ void gs_rope_scalar(float *x, const float *cos_tab, const float *sin_tab, int32_
     }
 }
 
+int32_t gs_argmax_scalar(const float *x, int32_t n, bool *finite) {
+    int32_t best = 0;
+    bool ok = true;
+    for (int32_t i = 0; i < n; i++) {
+        ok = ok && isfinite(x[i]);
+        if (x[i] > x[best] || isnan(x[best]))
+            best = isnan(x[i]) ? best : i;
+    }
+    *finite = ok;
+    return isnan(x[best]) ? 0 : best;
+}
+
 void gs_logsumexp_scalar(const float *x, int32_t n, float *max, float *lse) {
     float m = -INFINITY;
     for (int32_t i = 0; i < n; i++)
@@ -196,4 +208,5 @@ const gs_kernel_table gs_kernels_scalar = {
     .gelu_mul = gs_gelu_mul_scalar,
     .rope = gs_rope_scalar,
     .logsumexp = gs_logsumexp_scalar,
+    .argmax = gs_argmax_scalar,
 };

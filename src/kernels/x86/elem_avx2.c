@@ -164,6 +164,39 @@ void gs_logsumexp_avx2(const float *x, int32_t n, float *max, float *lse) {
     *lse = (float)log(total);
 }
 
+/* The greatest value first, then the first place that holds it: both passes run at the speed of
+ * the cache, and no index travels along. */
+int32_t gs_argmax_avx2(const float *x, int32_t n, bool *finite) {
+    const __m256 inf = _mm256_set1_ps(INFINITY), no_sign = _mm256_set1_ps(-0.0f);
+    __m256 m0 = _mm256_set1_ps(-INFINITY), m1 = m0, bad = _mm256_setzero_ps();
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256 a = load(x + i), b = load(x + i + 8);
+        m0 = _mm256_max_ps(a, m0); /* a NaN leaves m0 */
+        m1 = _mm256_max_ps(b, m1);
+        a = _mm256_cmp_ps(_mm256_andnot_ps(no_sign, a), inf, _CMP_NLT_UQ);
+        b = _mm256_cmp_ps(_mm256_andnot_ps(no_sign, b), inf, _CMP_NLT_UQ);
+        bad = _mm256_or_ps(bad, _mm256_or_ps(a, b));
+    }
+    float m = max8(_mm256_max_ps(m0, m1));
+    bool ok = _mm256_movemask_ps(bad) == 0;
+    for (; i < n; i++) {
+        m = x[i] > m ? x[i] : m;
+        ok = ok && isfinite(x[i]);
+    }
+    *finite = ok;
+    __m256 mb = _mm256_set1_ps(m);
+    for (i = 0; i + 8 <= n; i += 8) {
+        int hit = _mm256_movemask_ps(_mm256_cmp_ps(load(x + i), mb, _CMP_EQ_OQ));
+        if (hit)
+            return i + __builtin_ctz((unsigned)hit);
+    }
+    for (; i < n; i++)
+        if (x[i] == m)
+            return i;
+    return 0;
+}
+
 /* ---- Quantisation of activations ---------------------------------------------------------------
  */
 

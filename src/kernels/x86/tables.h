@@ -30,6 +30,7 @@ void gs_silu_mul_avx2(float *out, const float *gate, const float *up, int32_t n)
 void gs_gelu_mul_avx2(float *out, const float *gate, const float *up, int32_t n);
 void gs_rope_avx2(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
 void gs_logsumexp_avx2(const float *x, int32_t n, float *max, float *lse);
+int32_t gs_argmax_avx2(const float *x, int32_t n, bool *finite);
 
 /* A dispatch table and its tile look-up from the three integer families and a float one. */
 #define GS_X86_TABLE(isa, float_isa)                                                               \
@@ -50,6 +51,7 @@ void gs_logsumexp_avx2(const float *x, int32_t n, float *max, float *lse);
         .gelu_mul = gs_gelu_mul_avx2,                                                              \
         .rope = gs_rope_avx2,                                                                      \
         .logsumexp = gs_logsumexp_avx2,                                                            \
+        .argmax = gs_argmax_avx2,                                                                  \
     };
 
 #endif

@@ -140,6 +140,41 @@ static void test_logsumexp(void **state) {
     free(x);
 }
 
+static void test_argmax(void **state) {
+    (void)state;
+    static const int32_t ns[] = {1, 2, 7, 8, 9, 15, 16, 17, 40, 1001};
+    float x[1001];
+    FOR_EACH_ISA(isa) {
+        use_isa(isa);
+        bool finite;
+        for (size_t k = 0; k < sizeof ns / sizeof ns[0]; k++) {
+            for (int32_t at = 0; at < ns[k]; at++) {
+                for (int32_t i = 0; i < ns[k]; i++)
+                    x[i] = -2.0f - (float)(i % 3);
+                x[at] = -1.0f;
+                x[ns[k] - 1] = -1.0f; /* a tie: the lower one */
+                assert_int_equal(gs_argmax(x, ns[k], &finite), at);
+                assert_true(finite);
+                x[at] = NAN;
+                int32_t got = gs_argmax(x, ns[k], &finite);
+                assert_false(finite);
+                if (at != ns[k] - 1)
+                    assert_int_equal(got, ns[k] - 1);
+                x[at] = INFINITY;
+                assert_int_equal(gs_argmax(x, ns[k], &finite), at);
+                assert_false(finite);
+            }
+        }
+        for (int32_t i = 0; i < 40; i++)
+            x[i] = -INFINITY;
+        assert_int_equal(gs_argmax(x, 40, &finite), 0);
+        assert_false(finite);
+        x[0] = NAN;
+        assert_int_equal(gs_argmax(x, 40, &finite), 1);
+        assert_int_equal(gs_argmax(x, 1, &finite), 0);
+    }
+}
+
 static void test_rmsnorm(void **state) {
     (void)state;
     FOR_EACH_ISA(isa) {
@@ -165,9 +200,9 @@ static void test_rmsnorm(void **state) {
 int main(void) {
     gs_rng_seed(&g_rng, 7);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gated),   cmocka_unit_test(test_gated_extremes),
-        cmocka_unit_test(test_rope),    cmocka_unit_test(test_logsumexp),
-        cmocka_unit_test(test_rmsnorm),
+        cmocka_unit_test(test_gated),  cmocka_unit_test(test_gated_extremes),
+        cmocka_unit_test(test_rope),   cmocka_unit_test(test_logsumexp),
+        cmocka_unit_test(test_argmax), cmocka_unit_test(test_rmsnorm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

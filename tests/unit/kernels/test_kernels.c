@@ -234,6 +234,42 @@ static void test_rmsnorm_quant(void **state) {
     free(x);
 }
 
+/* Rows quantised in parts are byte for byte the rows quantised whole. */
+static void test_quant_parts(void **state) {
+    (void)state;
+    enum { M = 8, K = 2 * GS_ACT_GROUP + 64, BOTH = GS_ACT_INT | GS_ACT_FLOAT };
+    float *x = make_x(M, K, 3), w[K];
+    for (int i = 0; i < K; i++)
+        w[i] = 1.0f + rnd_float();
+    for (int isa = 0; isa < GS_ISA_COUNT; isa++) {
+        if (!gs_isa_supported((gs_isa)isa))
+            continue;
+        use_isa((gs_isa)isa);
+        gs_act whole = make_act(M, K), parts = make_act(M, K);
+        memset(whole.data, 0, gs_act_bytes(M, K));
+        memset(parts.data, 0, gs_act_bytes(M, K));
+        for (int norm = 0; norm < 2; norm++) {
+            if (norm)
+                gs_rmsnorm_quant(&whole, x, K, w, 1e-5f, 0, M, BOTH);
+            else
+                gs_act_quant(&whole, x, K, 0, M, BOTH);
+            for (int i = M - 1; i >= 0; i--) {
+                for (int part = 1; part >= 0; part--) {
+                    int c0 = part ? GS_ACT_GROUP : 0, c1 = part ? K : GS_ACT_GROUP;
+                    if (norm)
+                        gs_rmsnorm_quant_part(&parts, x + i * K, w, 1e-5f, i, c0, c1, BOTH);
+                    else
+                        gs_act_quant_part(&parts, x + i * K, i, c0, c1, BOTH);
+                }
+            }
+            assert_memory_equal(whole.data, parts.data, gs_act_bytes(M, K));
+        }
+        free(whole.data);
+        free(parts.data);
+    }
+    free(x);
+}
+
 static void test_isa_names(void **state) {
     (void)state;
     char err[200] = "";
@@ -254,6 +290,7 @@ int main(void) {
         cmocka_unit_test(test_mat_row_equals_dequant),
         cmocka_unit_test(test_act_nonfinite),
         cmocka_unit_test(test_rmsnorm_quant),
+        cmocka_unit_test(test_quant_parts),
         cmocka_unit_test(test_gemm_tokens),
         cmocka_unit_test(test_gemm_shapes),
         cmocka_unit_test(test_gemm_adversarial),
