@@ -145,7 +145,7 @@ static uint64_t available_bytes(void) {
 
 static int size_kv(const gs_config *c, const gs_model *m, gs_native_config *nc, char *err,
                    size_t errlen) {
-    uint64_t block_bytes = gs_native_block_bytes(m, c->kv_block_tokens);
+    uint64_t block_bytes = gs_native_block_bytes(m, (gs_kv_type)c->kv_type, c->kv_block_tokens);
     uint64_t bytes =
         c->kv_memory_mb > 0 ? (uint64_t)c->kv_memory_mb << 20 : available_bytes() / KV_SHARE;
     uint64_t n = bytes / block_bytes;
@@ -294,6 +294,7 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
                            .pool = x->pool,
                            .max_seqs = c->engine_max_seqs,
                            .max_batch_tokens = c->engine_max_batch_tokens,
+                           .kv_type = (gs_kv_type)c->kv_type,
                            .block_tokens = c->kv_block_tokens};
     rc = size_kv(c, x->model, &nc, err, errlen);
     if (rc == 0)
@@ -308,7 +309,9 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
                 "context=%d",
                 l->served.name, x->model->hp.arch, gs_isa_name(gs_kernels_isa()),
                 gs_pool_threads(x->pool), x->model->weight_bytes >> 20,
-                (size_t)nc.n_kv_blocks * gs_native_block_bytes(x->model, nc.block_tokens) >> 20,
+                (size_t)nc.n_kv_blocks *
+                        gs_native_block_bytes(x->model, nc.kv_type, nc.block_tokens) >>
+                    20,
                 nc.max_context);
     return rc;
 }

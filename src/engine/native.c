@@ -9,10 +9,10 @@
 #include "base/sys.h"
 #include "engine/native_impl.h"
 
-size_t gs_native_block_bytes(const gs_model *m, int32_t block_tokens) {
+size_t gs_native_block_bytes(const gs_model *m, gs_kv_type type, int32_t block_tokens) {
     gs_kv_layout l;
-    if (gs_kv_layout_init(&l, m->hp.n_layers, m->hp.n_kv_heads, m->hp.head_dim, block_tokens, 1) !=
-        GS_OK)
+    if (gs_kv_layout_init(&l, type, m->hp.n_layers, m->hp.n_kv_heads, m->hp.head_dim, block_tokens,
+                          1) != GS_OK)
         return 0;
     return gs_kv_block_bytes(&l);
 }
@@ -268,7 +268,7 @@ static void carve_all(gs_native *b, carver *c) {
     b->freq = carve(c, (size_t)b->n_ropes * n_rot, sizeof *b->freq);
     b->scratch = carve(c, threads, sizeof *b->scratch);
     for (size_t i = 0; i < threads; i++) {
-        void *attn = carve(c, 1, gs_attn_scratch_bytes(&b->kv, hp->n_heads / hp->n_kv_heads));
+        void *attn = carve(c, 1, gs_attn_scratch_bytes(&b->kv));
         void *sampler = carve(c, 1, gs_sampler_scratch_bytes(hp->n_vocab));
         if (b->scratch)
             b->scratch[i] = (native_scratch){attn, sampler};
@@ -309,7 +309,7 @@ int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, s
     b->n_threads = gs_pool_threads(cfg->pool);
     b->logit_rows =
         cfg->max_batch_tokens < GS_NATIVE_LOGIT_ROWS ? cfg->max_batch_tokens : GS_NATIVE_LOGIT_ROWS;
-    int rc = gs_kv_layout_init(&b->kv, hp->n_layers, hp->n_kv_heads, hp->head_dim,
+    int rc = gs_kv_layout_init(&b->kv, cfg->kv_type, hp->n_layers, hp->n_kv_heads, hp->head_dim,
                                cfg->block_tokens, cfg->n_kv_blocks);
     if (rc != GS_OK)
         rc = gs_fail(err, errlen, rc, "KV blocks of %d tokens, %u of them: %s", cfg->block_tokens,

@@ -7,6 +7,7 @@
 
 #include "base/pool.h"
 #include "engine/backend.h"
+#include "kernels/attn.h"
 #include "model/model.h"
 
 typedef struct gs_native_config {
@@ -15,12 +16,13 @@ typedef struct gs_native_config {
     int32_t max_seqs;
     int32_t max_batch_tokens;
     int32_t max_context; /* <= model's n_ctx_train unless larger is asked for */
+    gs_kv_type kv_type;
     int32_t block_tokens;
     uint32_t n_kv_blocks;
 } gs_native_config;
 
 /* Bytes of KV memory that one block takes with this model. */
-size_t gs_native_block_bytes(const gs_model *m, int32_t block_tokens);
+size_t gs_native_block_bytes(const gs_model *m, gs_kv_type type, int32_t block_tokens);
 int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, size_t errlen);
 
 #endif

@@ -8,10 +8,18 @@
  *     page(layer, block, kv_head, K|V)  =  base + (((layer * n_blocks + block) * n_kv_heads
  *                                            + kv_head) * 2 + (K:0 V:1)) * page_bytes
  *
- *     K page: [head_dim][block_tokens]   (transposed: one query dot products a lane of tokens)
- *     V page: [block_tokens][head_dim]
+ * Elements lie in groups of U that one instruction multiplies and adds, U * size = 4 bytes but for
+ * f16, so that both products of attention read their page as rows of independent columns:
  *
- * Types: f16 by default. Functions are pure compute; disjoint work items may run on any threads.
+ *     K page: [head_dim / U][block_tokens][U]     V page: [block_tokens / U][head_dim][U]
+ *
+ *     f16   U = 1   values beyond f16's range saturate
+ *     bf16  U = 2   pairs, as AVX512-BF16 multiplies them
+ *     q8    U = 4   8-bit codes, quads as VNNI multiplies them; then one 16-bit scale a token,
+ *                   [block_tokens]. K: code - 128, scale a bf16. V: signed code, scale
+ *                   2^(i / 1024), i a signed 16-bit integer
+ *
+ * Functions are pure compute; disjoint work items may run on any threads.
  */
 #ifndef GS_KERNELS_ATTN_H
 #define GS_KERNELS_ATTN_H
@@ -19,26 +27,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The order of the choices of the option kv.type. */
+typedef enum gs_kv_type { GS_KV_F16, GS_KV_BF16, GS_KV_Q8, GS_KV_TYPE_COUNT } gs_kv_type;
+
 typedef struct gs_kv_layout {
+    gs_kv_type type;
     int32_t n_layers, n_kv_heads;
     int32_t head_dim;     /* of K and V; a multiple of 16, <= 256 */
-    int32_t block_tokens; /* a multiple of 16 */
+    int32_t block_tokens; /* a multiple of 16, <= 1024 */
     uint32_t n_blocks;
-    size_t page_bytes; /* set by gs_kv_layout_init */
+    size_t page_bytes; /* set by gs_kv_layout_init; a multiple of 64 */
     size_t total_bytes;
     uint8_t *base; /* total_bytes, 64-byte aligned; gs_pages_alloc */
 } gs_kv_layout;
 
-int gs_kv_layout_init(gs_kv_layout *l, int32_t n_layers, int32_t n_kv_heads, int32_t head_dim,
-                      int32_t block_tokens, uint32_t n_blocks);
+int gs_kv_layout_init(gs_kv_layout *l, gs_kv_type type, int32_t n_layers, int32_t n_kv_heads,
+                      int32_t head_dim, int32_t block_tokens, uint32_t n_blocks);
 size_t gs_kv_block_bytes(const gs_kv_layout *l); /* all layers, heads, K and V of one block */
+const char *gs_kv_type_name(gs_kv_type type);    /* "q8" */
 
 /* Stores k[head_dim] and v[head_dim] (floats, K already rotated) of one kv head at position pos
  * of the sequence whose block table is given. k or v may be NULL: that half is left alone (the
- * threads that computed them may differ). Values beyond f16's range saturate. */
+ * threads that computed them may differ). */
 void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
                  int32_t kv_head, const float *k, const float *v);
-/* Copies the first n_tokens positions of block src to block dst, all layers. */
+/* Asks for the lines that a gs_kv_store of K and V at this place will write. */
+void gs_kv_prefetch(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
+                    int32_t kv_head);
+/* Copies the first n_tokens positions of block src to block dst, all layers. The positions after
+ * them become undefined. */
 void gs_kv_copy(const gs_kv_layout *l, uint32_t dst, uint32_t src, int32_t n_tokens);
 
 /*
@@ -46,6 +63,13 @@ void gs_kv_copy(const gs_kv_layout *l, uint32_t dst, uint32_t src, int32_t n_tok
  * positions of one sequence, the first at position pos. q row of query (t, g):
  * q + t * ldq + g * head_dim; out likewise with ldo. Causal: the query at position p sees
  * [max(0, p - window + 1), p]; window <= 0: no limit. scale multiplies the dot products.
+ *
+ * Keys are taken in segments of gs_attn_segment() positions, each with a softmax of its own, and
+ * the segments are merged in order. So an item may be cut: with part set, only the segments
+ * [seg0, seg1) are computed and left in part, gs_attn_part_floats() for each query row (t, g) of
+ * each segment from seg0 on, [segment][row]; gs_attn_merge then gives the bits of the uncut item.
+ *
+ * next: the item that this thread computes after this one, or NULL; its first pages are fetched.
  * scratch: gs_attn_scratch_bytes() per thread, 64-byte aligned.
  */
 typedef struct gs_attn_item {
@@ -58,9 +82,17 @@ typedef struct gs_attn_item {
     int32_t pos, n_q;
     int32_t window;
     float scale;
+    float *part;
+    int32_t seg0, seg1;
+    const struct gs_attn_item *next;
 } gs_attn_item;
 
-size_t gs_attn_scratch_bytes(const gs_kv_layout *l, int32_t n_group);
+size_t gs_attn_scratch_bytes(const gs_kv_layout *l);
 void gs_attn(const gs_kv_layout *l, const gs_attn_item *it, void *scratch);
+
+int32_t gs_attn_segment(const gs_kv_layout *l);    /* positions of a segment; of whole blocks */
+size_t gs_attn_part_floats(const gs_kv_layout *l); /* of one query row and segment */
+/* out[head_dim] of one query row from n_seg segments that lie ld floats apart. */
+void gs_attn_merge(const gs_kv_layout *l, float *out, const float *part, size_t ld, int32_t n_seg);
 
 #endif

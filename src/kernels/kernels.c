@@ -15,6 +15,7 @@
 #endif
 
 const gs_kernel_table *gs_kernels = &gs_kernels_scalar;
+bool gs_kernels_bf16;
 static gs_isa g_isa = GS_ISA_SCALAR;
 
 static const char *const g_names[GS_ISA_COUNT] = {
@@ -58,7 +59,7 @@ static const gs_kernel_table *table_of(gs_isa isa) {
 #if defined(__x86_64__)
 /* Bit numbers: Intel SDM volume 2, CPUID; XCR0 in volume 1, 13.3. */
 typedef struct x86_features {
-    bool avx2, avxvnni, avx512, avx512vnni;
+    bool avx2, avxvnni, avx512, avx512vnni, avx512bf16;
 } x86_features;
 
 static bool bit(unsigned reg, int n) {
@@ -66,7 +67,7 @@ static bool bit(unsigned reg, int n) {
 }
 
 static x86_features x86_detect(void) {
-    x86_features f = {false, false, false, false};
+    x86_features f = {false, false, false, false, false};
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) /* OSXSAVE */
         return f;
@@ -79,8 +80,10 @@ static x86_features x86_detect(void) {
     f.avx2 = bit(b, 5);
     f.avx512 = f.avx2 && zmm && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);
     f.avx512vnni = f.avx512 && bit(c, 11);
-    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
         f.avxvnni = f.avx2 && bit(a, 4);
+        f.avx512bf16 = f.avx512vnni && bit(a, 5);
+    }
     return f;
 }
 #endif
@@ -136,6 +139,9 @@ int gs_kernels_init(const char *want, char *err, size_t errlen) {
             continue;
         gs_kernels = table_of(isa);
         g_isa = isa;
+#if defined(__x86_64__)
+        gs_kernels_bf16 = isa == GS_ISA_AVX512VNNI && x86_detect().avx512bf16;
+#endif
         return GS_OK;
     }
     return refuse(want, err, errlen);

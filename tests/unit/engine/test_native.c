@@ -620,7 +620,7 @@ static void test_create_limits(void **state) {
     assert_int_equal(gs_native_create(&cfg, &b, err, sizeof err), GS_OK);
     gs_backend_info info;
     b->ops->info(b, &info);
-    assert_int_equal(info.kv_bytes, 4 * gs_native_block_bytes(fx->model, 32));
+    assert_int_equal(info.kv_bytes, 4 * gs_native_block_bytes(fx->model, GS_KV_F16, 32));
     assert_int_equal(info.n_vocab, fx->model->hp.n_vocab);
     assert_int_equal(info.max_batch_tokens, 8);
     b->ops->destroy(b);

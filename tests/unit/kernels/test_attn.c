@@ -28,20 +28,60 @@ static float uniform(float range) {
 
 /* Keys and values of one sequence as plain arrays beside the pages that hold the same. */
 typedef struct fixture {
+    gs_kv_type type;
     gs_kv_layout l;
     int n_tokens;
     uint32_t *blocks;
-    float *k, *v; /* [n_tokens][n_kv_heads][head_dim] of layer 1, rounded to f16 */
+    float *k, *v; /* [n_tokens][n_kv_heads][head_dim] of layer 1, as the pages have them */
     void *scratch;
 } fixture;
 
-static float to_half(float f) {
-    return gs_attn_half_to_float(gs_attn_half_from_float(f));
+/* The type that fixtures get; each_isa() goes through all of them. */
+static gs_kv_type kv_type;
+
+/* Element (t, d) of the page of a kv head, read as kernels/attn.h describes it. */
+static float page_value(const gs_kv_layout *l, const uint8_t *page, int is_v, int t, int d) {
+    int bt = l->block_tokens, hd = l->head_dim, u = l->type == GS_KV_F16 ? 1 : 2;
+    if (l->type == GS_KV_Q8)
+        u = 4;
+    int at = is_v ? (t / u * hd + d) * u + t % u : (d / u * bt + t) * u + d % u;
+    if (is_v)
+        page += l->page_bytes;
+    if (l->type != GS_KV_Q8) {
+        uint16_t h;
+        memcpy(&h, page + 2 * at, 2);
+        return l->type == GS_KV_F16 ? gs_attn_half_to_float(h) : gs_attn_bf16_to_float(h);
+    }
+    int16_t scale;
+    memcpy(&scale, page + bt * hd + 2 * t, 2);
+    return is_v ? (float)(int8_t)page[at] * exp2f((float)scale / 1024)
+                : (float)(page[at] - 128) * gs_attn_bf16_to_float((uint16_t)scale);
+}
+
+/* x[head_dim] becomes what was kept of it, which may be no further off than the type says. */
+static void read_back(const fixture *f, int t, int h, int is_v, float *x) {
+    const gs_kv_layout *l = &f->l;
+    const uint8_t *page = gs_kv_page(l, 1, f->blocks[t / l->block_tokens], h);
+    float max = 0;
+    for (int d = 0; d < l->head_dim; d++)
+        max = fmaxf(max, fabsf(x[d]));
+    for (int d = 0; d < l->head_dim; d++) {
+        float got = page_value(l, page, is_v, t % l->block_tokens, d);
+        float bound = f->type == GS_KV_F16    ? fabsf(x[d]) * 0x1p-11f + 0x1p-25f
+                      : f->type == GS_KV_BF16 ? fabsf(x[d]) * 0x1p-8f
+                                              : max * (1.01f / 254);
+        if (!(fabsf(got - x[d]) <= bound))
+            fail_msg("%s: %c of position %d, %d: %g became %g", gs_kv_type_name(f->type),
+                     is_v ? 'V' : 'K', t, d, (double)x[d], (double)got);
+        x[d] = got;
+    }
 }
 
 static void fixture_init(fixture *f, int n_kv, int head_dim, int block_tokens, int n_tokens) {
+    f->type = kv_type;
     uint32_t n_seq = (uint32_t)((n_tokens + block_tokens - 1) / block_tokens), n = n_seq * 2 + 1;
-    assert_int_equal(gs_kv_layout_init(&f->l, N_LAYERS, n_kv, head_dim, block_tokens, n), GS_OK);
+    assert_int_equal(gs_kv_layout_init(&f->l, f->type, N_LAYERS, n_kv, head_dim, block_tokens, n),
+                     GS_OK);
     f->l.base = gs_pages_alloc(f->l.total_bytes);
     assert_non_null(f->l.base);
     /* Whatever was in the pages before must not matter: NaN everywhere. */
@@ -58,7 +98,7 @@ static void fixture_init(fixture *f, int n_kv, int head_dim, int block_tokens, i
     size_t row = (size_t)n_kv * (size_t)head_dim, all = (size_t)n_tokens * row;
     f->k = gs_array(all, sizeof *f->k);
     f->v = gs_array(all, sizeof *f->v);
-    f->scratch = gs_aligned(64, gs_attn_scratch_bytes(&f->l, 8));
+    f->scratch = gs_aligned(64, gs_attn_scratch_bytes(&f->l));
     assert_true(f->blocks && f->k && f->v && f->scratch);
     for (size_t i = 0; i < all; i++) {
         f->k[i] = uniform(2);
@@ -66,15 +106,29 @@ static void fixture_init(fixture *f, int n_kv, int head_dim, int block_tokens, i
     }
     for (int t = 0; t < n_tokens; t++)
         for (int h = 0; h < n_kv; h++) {
-            const float *k = f->k + (size_t)t * row + (size_t)(h * head_dim);
-            const float *v = f->v + (size_t)t * row + (size_t)(h * head_dim);
+            float *k = f->k + (size_t)t * row + (size_t)(h * head_dim);
+            float *v = f->v + (size_t)t * row + (size_t)(h * head_dim);
+            gs_kv_prefetch(&f->l, 1, f->blocks, t, h);
             gs_kv_store(&f->l, 1, f->blocks, t, h, k, NULL);
             gs_kv_store(&f->l, 1, f->blocks, t, h, NULL, v);
+            read_back(f, t, h, 0, k);
+            read_back(f, t, h, 1, v);
         }
-    for (size_t i = 0; i < all; i++) {
-        f->k[i] = to_half(f->k[i]);
-        f->v[i] = to_half(f->v[i]);
-    }
+}
+
+/*
+ * How far an output may be off, values being within [-1, 1]: rounding of sums for f16, and for bf16
+ * where it is widened; else of queries (to 8 bits, with scores of about 1) and of weights too.
+ */
+static double bound_of(gs_kv_type type) {
+    const gs_attn_ops *ops = gs_attn_ops_get();
+    if (type == GS_KV_F16 || ops == &gs_attn_ops_ref)
+        return 3e-6;
+#if defined(__x86_64__)
+    if (type == GS_KV_BF16)
+        return ops == &gs_attn_ops_avx512bf16 ? 0.01 : 3e-6;
+#endif
+    return 0.02;
 }
 
 static void fixture_free(fixture *f) {
@@ -136,13 +190,14 @@ static void check_item(const fixture *f, int n_group, int n_q, int window) {
                 size_t at = (size_t)(t * ld + (h * n_group + g) * hd);
                 naive(f, q + at, h, it.pos + t, window, it.scale, want);
                 for (int d = 0; d < hd; d++)
-                    if (!(fabs((double)out[at + (size_t)d] - want[d]) < 3e-6))
-                        fail_msg(
-                            "%s hd %d bt %d n_q %d group %d window %d seed %llu: [%d][%d][%d] is "
-                            "%g, not %g",
-                            gs_isa_name(gs_kernels_isa()), hd, f->l.block_tokens, n_q, n_group,
-                            window, (unsigned long long)fuzz_seed, t, h * n_group + g, d,
-                            (double)out[at + (size_t)d], want[d]);
+                    if (!(fabs((double)out[at + (size_t)d] - want[d]) < bound_of(f->type)))
+                        fail_msg("%s %s hd %d bt %d n_q %d group %d window %d seed %llu: "
+                                 "[%d][%d][%d] is "
+                                 "%g, not %g",
+                                 gs_isa_name(gs_kernels_isa()), gs_kv_type_name(f->type), hd,
+                                 f->l.block_tokens, n_q, n_group, window,
+                                 (unsigned long long)fuzz_seed, t, h * n_group + g, d,
+                                 (double)out[at + (size_t)d], want[d]);
             }
     }
     for (int t = 0; t < n_q; t++) /* the gap after each row stays untouched */
@@ -152,25 +207,28 @@ static void check_item(const fixture *f, int n_group, int n_q, int window) {
     gs_free(out);
 }
 
-/* Runs fn once per instruction set that this CPU has. */
+/* Runs fn once per instruction set that this CPU has and type of the pages. */
 static void each_isa(void (*fn)(void)) {
     char err[256];
     int n = 0;
     for (int isa = 0; isa < GS_ISA_COUNT; isa++)
         if (gs_isa_supported((gs_isa)isa)) {
             assert_int_equal(gs_kernels_init(gs_isa_name((gs_isa)isa), err, sizeof err), GS_OK);
-            gs_rng_seed(&rng, 42);
-            fn();
-            n++;
+            for (int type = 0; type < GS_KV_TYPE_COUNT; type++, n++) {
+                kv_type = (gs_kv_type)type;
+                gs_rng_seed(&rng, 42);
+                fn();
+            }
         }
     assert_true(n > 0);
 }
 
 static void shapes(void) {
     static const int dims[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256};
-    static const int sizes[] = {16, 32, 64}, groups[] = {1, 3, 8}, queries[] = {1, 2, 7, 25, 40};
+    static const int sizes[] = {16, 32, 48, 64, 256}, groups[] = {1, 3, 8},
+                     queries[] = {1, 2, 7, 25, 40};
     for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
-        for (size_t s = 0; s < 3; s++)
+        for (size_t s = d % 2; s < 5; s += 2)
             for (size_t i = 0; i < 5; i++) {
                 fixture f;
                 int n_q = queries[i], before = (int)gs_rng_below(&rng, 150);
@@ -273,10 +331,12 @@ static void test_exp2(void **state) {
     each_isa(exp2_bound);
 }
 
-/* All instruction sets round to f16 alike, and saturate instead of storing infinities. */
+/* All instruction sets round alike; f16 saturates instead of storing infinities. */
 static void store_rounding(void) {
     enum { N = 48 };
+    const gs_attn_ops *ops = gs_attn_ops_get();
     uint16_t out[N], want[N];
+    int8_t code[N], code_want[N];
     float x[N];
     for (int round = 0; round < 2000; round++) {
         for (int i = 0; i < N; i++) {
@@ -284,21 +344,37 @@ static void store_rounding(void) {
             if (round % 2) /* mostly near f16's range */
                 u = (u & 0x807fffffu) | (uint32_t)(100 + gs_rng_below(&rng, 45)) << 23;
             memcpy(&x[i], &u, sizeof u);
-            if (isnan(x[i]))
+            if (!isfinite(x[i]) || fabsf(x[i]) < 0x1p-126f) /* bf16: subnormal ones may become 0 */
                 x[i] = INFINITY;
         }
-        gs_attn_ops_get()->store_f16(out, 1, x, N);
+        ops->to_f16(out, x, N);
         for (int i = 0; i < N; i++)
             want[i] = gs_attn_half_from_float(x[i]);
         assert_memory_equal(out, want, sizeof out);
+        ops->to_bf16(out, x, N);
+        for (int i = 0; i < N; i++)
+            want[i] = gs_attn_bf16_from_float(x[i]);
+        assert_memory_equal(out, want, sizeof out);
+        for (int i = 0; i < N; i++)
+            x[i] = uniform(127);
+        float max = 0;
+        for (int i = 0; i < N; i++)
+            max = fmaxf(max, fabsf(x[i]));
+        assert_true(ops->max_abs(x, N) == max);
+        ops->to_s8(code, x, 0.75f, N);
+        gs_attn_ops_ref.to_s8(code_want, x, 0.75f, N);
+        assert_memory_equal(code, code_want, sizeof code);
     }
     x[0] = 65504.0f, x[1] = -1e30f, x[2] = 0x1p-24f, x[3] = 1.0f, x[4] = NAN;
-    gs_attn_ops_get()->store_f16(out, 1, x, N);
+    ops->to_f16(out, x, N);
     assert_int_equal(out[0], 0x7bff);
     assert_int_equal(out[1], 0xfbff);
     assert_int_equal(out[2], 1);
     assert_int_equal(out[3], 0x3c00);
     assert_true((out[4] & 0x7fff) > 0x7c00);
+    ops->to_bf16(out, x, N);
+    assert_int_equal(out[3], 0x3f80);
+    assert_true((out[4] & 0x7fff) > 0x7f80);
 }
 
 static void test_store(void **state) {
@@ -334,26 +410,63 @@ static void test_nan(void **state) {
     each_isa(nan_stays);
 }
 
+/* The first positions of a block, all layers and heads, and nothing of any other block. */
 static void test_copy(void **state) {
     (void)state;
-    gs_kv_layout l;
-    enum { HD = 32, BT = 16, N = 11 };
+    enum { HD = 32, BT = 16, HEADS = 2, LAYERS = 3, BLOCKS = 4 };
     char err[256];
     assert_int_equal(gs_kernels_init(NULL, err, sizeof err), GS_OK);
-    assert_int_equal(gs_kv_layout_init(&l, 3, 2, HD, BT, 4), GS_OK);
-    assert_int_equal(gs_kv_block_bytes(&l), 3u * 2u * 2u * HD * BT * 2u);
+    for (int type = 0; type < GS_KV_TYPE_COUNT; type++)
+        for (int n = 0; n <= BT; n++) {
+            gs_kv_layout l;
+            assert_int_equal(gs_kv_layout_init(&l, (gs_kv_type)type, LAYERS, HEADS, HD, BT, BLOCKS),
+                             GS_OK);
+            size_t page = type == GS_KV_Q8 ? HD * BT + 64 : HD * BT * 2;
+            assert_int_equal(gs_kv_block_bytes(&l), LAYERS * HEADS * 2 * page);
+            l.base = gs_pages_alloc(l.total_bytes);
+            uint8_t *was = gs_array(l.total_bytes, 1);
+            assert_true(l.base && was);
+            for (size_t i = 0; i < l.total_bytes; i++)
+                was[i] = l.base[i] = (uint8_t)(gs_rng_below(&rng, 120)); /* finite in all types */
+            gs_kv_copy(&l, 3, 1, n);
+            for (size_t i = 0; i < l.total_bytes; i++)
+                if (i / (page * 2 * HEADS) % BLOCKS != 3)
+                    assert_int_equal(l.base[i], was[i]);
+            for (int i = 0; i < LAYERS * HEADS * n * HD; i++) {
+                int d = i % HD, t = i / HD % n, h = i / HD / n % HEADS, y = i / HD / n / HEADS;
+                for (int is_v = 0; is_v < 2; is_v++)
+                    assert_true(page_value(&l, gs_kv_page(&l, y, 3, h), is_v, t, d) ==
+                                page_value(&l, gs_kv_page(&l, y, 1, h), is_v, t, d));
+            }
+            gs_pages_free(l.base, l.total_bytes);
+            gs_free(was);
+        }
+}
+
+/* Extreme rows of keys and values keep their scale. */
+static void test_q8_range(void **state) {
+    (void)state;
+    enum { HD = 16 };
+    static const float sizes[] = {0, 1e-30f, 2e-8f, 1e-3f, 1, 300, 1e6f, 1e9f};
+    char err[256];
+    gs_kv_layout l;
+    uint32_t block = 0;
+    assert_int_equal(gs_kernels_init(NULL, err, sizeof err), GS_OK);
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_Q8, 1, 1, HD, 16, 1), GS_OK);
     l.base = gs_pages_alloc(l.total_bytes);
     assert_non_null(l.base);
-    uint16_t *all = (uint16_t *)(void *)l.base;
-    size_t n = l.total_bytes / 2, page = (size_t)HD * BT;
-    for (size_t i = 0; i < n; i++)
-        all[i] = (uint16_t)(i * 7919);
-    gs_kv_copy(&l, 3, 1, N);
-    for (size_t i = 0; i < n; i++) {
-        size_t p = i / page, in = i % page, block = p / 4 % 4;
-        size_t token = p % 2 ? in / HD : in % BT; /* V page, K page */
-        size_t from = block == 3 && token < N ? i - 2 * 4 * page : i;
-        assert_int_equal(all[i], (uint16_t)(from * 7919));
+    for (int i = 0; i < (int)(sizeof sizes / sizeof sizes[0]); i++) {
+        float x[HD];
+        for (int d = 0; d < HD; d++)
+            x[d] = d == 3 ? -sizes[i] : uniform(sizes[i]);
+        gs_kv_store(&l, 0, &block, i, 0, x, x);
+        for (int d = 0; d < HD; d++)
+            for (int is_v = 0; is_v < 2; is_v++) {
+                float got = page_value(&l, l.base, is_v, i, d);
+                /* V's scale has a least value, 2^-32. */
+                float bound = sizes[i] * 1.01f / 254 + (is_v ? 0x1p-33f : 0);
+                assert_true(fabsf(got - x[d]) <= bound);
+            }
     }
     gs_pages_free(l.base, l.total_bytes);
 }
@@ -387,32 +500,105 @@ static void test_random_shapes(void **state) {
         for (int isa = 0; isa < GS_ISA_COUNT; isa++)
             if (gs_isa_supported((gs_isa)isa)) {
                 assert_int_equal(gs_kernels_init(gs_isa_name((gs_isa)isa), err, sizeof err), GS_OK);
-                random_shape();
+                for (int type = 0; type < GS_KV_TYPE_COUNT; type++) {
+                    kv_type = (gs_kv_type)type;
+                    random_shape();
+                }
             }
     }
     print_message("%llu random shapes\n", (unsigned long long)(fuzz_seed - first));
     fuzz_seed = 0;
 }
 
+/* An item cut at segments and merged again has the bits of the whole, wherever it is cut. */
+static void cuts(void) {
+    enum { HD = 32, GROUP = 3, N = 2100, MAX_SEG = 5 };
+    fixture f;
+    fixture_init(&f, 1, HD, 32, N);
+    int seg = gs_attn_segment(&f.l), n_seg = (N - 1) / seg + 1;
+    size_t ld = gs_attn_part_floats(&f.l);
+    assert_int_equal(seg, 512);
+    assert_int_equal(n_seg, MAX_SEG);
+    float q[GROUP * HD], whole[GROUP * HD], cut[GROUP * HD];
+    float *part = gs_array(MAX_SEG * GROUP * ld, sizeof *part);
+    assert_non_null(part);
+    for (int i = 0; i < GROUP * HD; i++)
+        q[i] = uniform(3);
+    for (int window = 0; window <= 1300; window += 650) {
+        gs_attn_item it = {.q = q,
+                           .out = whole,
+                           .blocks = f.blocks,
+                           .layer = 1,
+                           .n_group = GROUP,
+                           .pos = N - 1,
+                           .n_q = 1,
+                           .window = window,
+                           .scale = 0.2f};
+        gs_attn(&f.l, &it, f.scratch);
+        for (int at = 1; at < n_seg; at++) {
+            gs_attn_item head = it, tail = it;
+            head.part = part;
+            head.seg1 = at;
+            tail.part = part + (size_t)(at * GROUP) * ld;
+            tail.seg0 = at;
+            tail.seg1 = n_seg;
+            head.next = &tail;
+            gs_attn(&f.l, &head, f.scratch);
+            gs_attn(&f.l, &tail, f.scratch);
+            for (int g = 0; g < GROUP; g++)
+                gs_attn_merge(&f.l, cut + (ptrdiff_t)g * HD, part + (size_t)g * ld, GROUP * ld,
+                              n_seg);
+            assert_memory_equal(whole, cut, sizeof whole);
+        }
+    }
+    check_item(&f, 2, 3, 0); /* several segments against the truth */
+    check_item(&f, 1, 40, 700);
+    gs_free(part);
+    fixture_free(&f);
+}
+
+static void test_cuts(void **state) {
+    (void)state;
+    each_isa(cuts);
+}
+
 static void test_layout_limits(void **state) {
     (void)state;
     gs_kv_layout l;
-    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 24, 16, 1), GS_ERR_INVALID);
-    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 272, 16, 1), GS_ERR_INVALID);
-    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 64, 8, 1), GS_ERR_INVALID);
-    assert_int_equal(gs_kv_layout_init(&l, 0, 1, 64, 16, 1), GS_ERR_INVALID);
-    assert_int_equal(gs_kv_layout_init(&l, 1, 1, 64, 16, 0), GS_ERR_INVALID);
-    assert_int_equal(gs_kv_layout_init(&l, INT32_MAX, INT32_MAX, 256, 1024, UINT32_MAX),
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_F16, 1, 1, 24, 16, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_F16, 1, 1, 272, 16, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_F16, 1, 1, 64, 8, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_F16, 0, 1, 64, 16, 1), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_F16, 1, 1, 64, 16, 0), GS_ERR_INVALID);
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_F16, INT32_MAX, INT32_MAX, 256, 1024, UINT32_MAX),
                      GS_ERR_TOO_LARGE);
+    assert_int_equal(gs_kv_layout_init(&l, GS_KV_TYPE_COUNT, 1, 1, 64, 16, 1), GS_ERR_INVALID);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_borders),
-        cmocka_unit_test(test_invariance),    cmocka_unit_test(test_exp2),
-        cmocka_unit_test(test_store),         cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_copy),          cmocka_unit_test(test_layout_limits),
-        cmocka_unit_test(test_random_shapes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+int main(void){
+    const struct CMUnitTest tests[] =
+        {
+            cmocka_unit_test(test_shapes),
+            cmocka_unit_test(test_borders),
+            cmocka_unit_test(test_invariance),
+            cmocka_unit_test(test_exp2),
+            cmocka_unit_test(test_store),
+            cmocka_unit_test(test_nan),
+            cmocka_unit_test(test_copy),
+            cmocka_unit_test(test_layout_limits),
+            cmocka_unit_test(test_random_shapes),
+        }
+
+    cmocka_unit_test(test_shapes),
+    cmocka_unit_test(test_borders),
+    cmocka_unit_test(test_invariance),
+    cmocka_unit_test(test_exp2),
+    cmocka_unit_test(test_store),
+    cmocka_unit_test(test_nan),
+    cmocka_unit_test(test_copy),
+    cmocka_unit_test(test_layout_limits),
+    cmocka_unit_test(test_q8_range),
+    cmocka_unit_test(test_cuts),
+};
+return cmocka_run_group_tests(tests, NULL, NULL);
 }
