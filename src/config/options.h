@@ -128,9 +128,9 @@
     "Memory for the attention cache. 0: a quarter of what is left after the weights.")             \
   X(kv, block_tokens, INT, NULL, "32", 8, 256, NULL, GS_CONFIG_STARTUP | GS_CONFIG_POW2,           \
     "Tokens of one block of the attention cache; a power of two.")                                 \
-  X(kv, type, ENUM, "kv-type", "q8", 0, 0, "f16|bf16|q8", GS_CONFIG_STARTUP,                       \
-    "Numbers of the attention cache: q8 takes half the memory of the other two and is the fastest "\
-    "with many streams or long prompts; what it costs in accuracy is in docs/performance.md.")     \
+  X(kv, type, ENUM, "kv-type", "bf16", 0, 0, "f16|bf16|q8", GS_CONFIG_STARTUP,                     \
+    "Numbers of the attention cache. q8 takes half the memory of the other two; what it costs in " \
+    "accuracy is in docs/performance.md.")                                                         \
   X(kv, prefix_cache, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                           \
     "Keep the attention cache of past prompts for requests that begin the same way.")              \
   X(sched, policy, ENUM, NULL, "slo", 0, 0, "slo|fcfs", GS_CONFIG_STARTUP,                         \

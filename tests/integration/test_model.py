@@ -225,19 +225,24 @@ def instruction_sets():
 
 
 class Perplexity(unittest.TestCase):
-    def check_window(self, name, isa="", timeout_s=280):
-        value = perplexity(model_path(name), isa=isa, timeout_s=timeout_s)
+    def check_window(self, name, *options, isa="", timeout_s=280):
+        value = perplexity(model_path(name), PPL_TEXT, *options, isa=isa, timeout_s=timeout_s)
         low, high = WINDOWS[name]
-        self.assertGreaterEqual(value, low, isa)
-        self.assertLessEqual(value, high, isa)
+        self.assertGreaterEqual(value, low, (options, isa))
+        self.assertLessEqual(value, high, (options, isa))
 
     @harness.limit(300)
     def test_inside_the_window(self):
-        self.check_window("smollm2")
+        """Every type of the attention cache."""
+        for kv_type in ("f16", "bf16", "q8"):
+            with self.subTest(kv_type=kv_type):
+                self.check_window("smollm2", "--kv.type", kv_type)
 
     @harness.limit(300)
     def test_inside_the_window_gemma(self):
-        self.check_window("gemma3-270m")
+        for kv_type in ("bf16", "q8"):
+            with self.subTest(kv_type=kv_type):
+                self.check_window("gemma3-270m", "--kv.type", kv_type)
 
     def one_chunk(self):
         text = harness.TMP / "one_chunk.txt"
@@ -264,7 +269,7 @@ class Perplexity(unittest.TestCase):
         for name in WINDOWS:
             for isa in instruction_sets():
                 with self.subTest(model=name, isa=isa):
-                    self.check_window(name, isa, timeout_s=3000)
+                    self.check_window(name, isa=isa, timeout_s=3000)
 
     @harness.limit(120)
     def test_number_of_threads_does_not_matter(self):

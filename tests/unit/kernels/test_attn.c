@@ -575,30 +575,14 @@ static void test_layout_limits(void **state) {
     assert_int_equal(gs_kv_layout_init(&l, GS_KV_TYPE_COUNT, 1, 1, 64, 16, 1), GS_ERR_INVALID);
 }
 
-int main(void){
-    const struct CMUnitTest tests[] =
-        {
-            cmocka_unit_test(test_shapes),
-            cmocka_unit_test(test_borders),
-            cmocka_unit_test(test_invariance),
-            cmocka_unit_test(test_exp2),
-            cmocka_unit_test(test_store),
-            cmocka_unit_test(test_nan),
-            cmocka_unit_test(test_copy),
-            cmocka_unit_test(test_layout_limits),
-            cmocka_unit_test(test_random_shapes),
-        }
-
-    cmocka_unit_test(test_shapes),
-    cmocka_unit_test(test_borders),
-    cmocka_unit_test(test_invariance),
-    cmocka_unit_test(test_exp2),
-    cmocka_unit_test(test_store),
-    cmocka_unit_test(test_nan),
-    cmocka_unit_test(test_copy),
-    cmocka_unit_test(test_layout_limits),
-    cmocka_unit_test(test_q8_range),
-    cmocka_unit_test(test_cuts),
-};
-return cmocka_run_group_tests(tests, NULL, NULL);
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_borders),
+        cmocka_unit_test(test_invariance),    cmocka_unit_test(test_exp2),
+        cmocka_unit_test(test_store),         cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_copy),          cmocka_unit_test(test_layout_limits),
+        cmocka_unit_test(test_q8_range),      cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_random_shapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
