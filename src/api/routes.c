@@ -104,6 +104,8 @@ static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
     single(&o, "gamasot_kv_blocks", "gauge", "KV blocks in the pool.", m, s.kv_blocks_total);
     single(&o, "gamasot_kv_blocks_cached", "gauge", "KV blocks kept only by the prefix cache.", m,
            s.kv_blocks_cached);
+    single(&o, "gamasot_kv_blocks_pinned", "gauge", "KV blocks of prefixes that all share.", m,
+           s.kv_blocks_pinned);
     single(&o, "gamasot_prefix_cache_queries_total", "counter",
            "Prompt tokens looked up in the prefix cache.", m, (double)s.prefix_lookup_tokens);
     single(&o, "gamasot_prefix_cache_hits_total", "counter",

@@ -43,14 +43,19 @@ const gs_command *gs_cli_command(const char *name);
 typedef struct gs_loader {
     const gs_config *cfg;
     gs_served_model served;
-    gs_cost cost;        /* of the native backend; valid once it is open */
-    bool quiet;          /* no progress on the terminal */
-    bool no_calibration; /* for commands that schedule nothing */
+    gs_cost cost;                /* of the native backend; valid once it is open */
+    gs_public_prefixes prefixes; /* likewise */
+    bool quiet;                  /* no progress on the terminal */
+    bool no_calibration;         /* for commands that schedule nothing */
     void *impl; /* model, pool, mapping; freed by gs_loader_close after the engine is gone */
 } gs_loader;
 
 int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen);
 void gs_loader_close(gs_loader *l);
+/* prefixes.c: prefix.files as tokens; gs_prefixes_free in every case. An error names the file. */
+int gs_prefixes_load(const gs_config *cfg, const gs_served_model *m, gs_public_prefixes *out,
+                     char *err, size_t errlen);
+void gs_prefixes_free(gs_public_prefixes *p);
 /* The file of API keys: server.keys_file, or keys.json in the state folder, which is made. */
 int gs_keys_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
 /* The configured model file, or the default one in the cache. */

@@ -326,12 +326,15 @@ int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen) {
     l->served.created_s = gs_wall_s();
     int rc = l->cfg->model_backend == GS_CONFIG_BACKEND_FAKE ? open_fake(l, x, out, err, errlen)
                                                              : open_native(l, x, out, err, errlen);
+    if (rc == 0)
+        rc = gs_prefixes_load(l->cfg, &l->served, &l->prefixes, err, errlen);
     l->served.load_ms = (double)(gs_now_ns() - began_ns) / 1e6;
     return rc;
 }
 
 void gs_loader_close(gs_loader *l) {
     loaded *x = l->impl;
+    gs_prefixes_free(&l->prefixes);
     gs_tokenizer_free(l->served.tokenizer);
     gs_chat_template_free(l->served.chat);
     gs_model_facts_deinit(&l->served.facts);

@@ -94,6 +94,7 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
         .policy = c->sched_policy == GS_CONFIG_POLICY_FCFS ? &gs_policy_fcfs : &gs_policy_slo,
         .max_persons = GS_API_MAX_PERSONS,
         .no_prefix_cache = !c->kv_prefix_cache,
+        .prefixes = &s->loader.prefixes,
         .wake = gs_api_wake,
         .wake_arg = &s->api,
         .cost = c->model_backend == GS_CONFIG_BACKEND_NATIVE ? &s->loader.cost : NULL,

@@ -19,6 +19,7 @@
     X(model, "The model that is served.")                                                          \
     X(engine, "Compute threads and the size of one step.")                                         \
     X(kv, "Memory for the attention cache and the prefix cache.")                                  \
+    X(prefix, "System prompts that everybody shares.")                                             \
     X(sched, "The scheduler, see scheduling.md.")                                                  \
     X(class_voice, "What the scheduler expects of spoken requests.")                               \
     X(class_chat, "The same for answers that somebody reads along.")                               \
@@ -174,6 +175,11 @@
                   "0.5", "0", "0")                                                                 \
   GS_CONFIG_CLASS(X, class_background, "0", "0", "0", "0", "500", "200", "0", "1", "0.03", "0.6",  \
                   "0", "1")                                                                        \
+  X(prefix, files, LIST, "prefix-file", "", 0, 32, NULL, GS_CONFIG_STARTUP,                        \
+    "Text files with system prompts that everybody may share, such as a home assistant's "         \
+    "instructions: computed once at start and kept. Who uses them can be seen by nobody.")         \
+  X(prefix, pinned_share, FLOAT, NULL, "0.25", 0, 1, NULL, GS_CONFIG_STARTUP,                      \
+    "Part of the attention cache that such files may take.")                                       \
   X(log, level, ENUM, "log-level", "info", 0, 0, "debug|info|warn|error", GS_CONFIG_LIVE,          \
     "Least level that is written.")                                                                \
   X(fake, step_ms, DURATION_MS, NULL, "1", 0, 60000, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \

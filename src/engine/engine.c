@@ -63,7 +63,7 @@ struct gs_engine {
     struct {
         atomic_int n_running, n_waiting;
         atomic_int running_by_class[GS_CLASS_COUNT], waiting_by_class[GS_CLASS_COUNT];
-        atomic_uint kv_held, kv_cached;
+        atomic_uint kv_held, kv_cached, kv_pinned;
         atomic_ullong steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
         atomic_ullong lookup_tokens, hit_tokens, suspensions;
         atomic_llong step_began_ns, longest_step_ns, busy_ns;
@@ -434,7 +434,8 @@ static void publish_stats(gs_engine *e) {
     atomic_store(&e->stats.discarded_ns, s.discarded_ns);
     atomic_store(&e->stats.busy_background_ns, s.busy_background_ns);
     atomic_store(&e->stats.recomputed_ns, s.recomputed_ns);
-    atomic_store(&e->stats.kv_held, k.n_held);
+    atomic_store(&e->stats.kv_held, k.n_held - k.n_pinned);
+    atomic_store(&e->stats.kv_pinned, k.n_pinned);
     atomic_store(&e->stats.kv_cached, k.n_cached);
     atomic_store(&e->stats.steps, s.steps);
     atomic_store(&e->stats.preemptions, s.preemptions);
@@ -570,6 +571,52 @@ static int open_parts(gs_engine *e) {
     return 0;
 }
 
+/* Computes one public prefix by the usual steps; nobody else is there yet. */
+static int compute_prefix(gs_engine *e, const gs_public_prefix *p) {
+    gs_admission adm;
+    gs_seq_end end = {0};
+    gs_seq *q = gs_seq_create(p->tokens, p->n, 0);
+    if (!q)
+        return GS_ERR_NOMEM;
+    q->desc.id = atomic_fetch_add(&e->next_id, 1) + 1;
+    q->desc.class_fixed = true;
+    q->desc.cache_scope = GS_KV_PUBLIC;
+    q->desc.prefill_only = true;
+    q->desc.n_public = p->n;
+    q->desc.arrival_ns = gs_now_ns();
+    int rc = gs_sched_submit(e->sched, &q->desc, q->desc.arrival_ns, &adm);
+    while (rc == 0 && !gs_sched_next_end(e->sched, &end)) {
+        gs_plan plan;
+        gs_sched_plan(e->sched, gs_now_ns(), &plan);
+        if (plan.n_items > 0)
+            run_step(e, &plan);
+    }
+    if (rc == 0 && end.reason == GS_END_ERROR)
+        rc = end.err;
+    gs_seq_free(q);
+    return rc;
+}
+
+static void warm_prefixes(gs_engine *e) {
+    const gs_public_prefixes *all = e->cfg.prefixes;
+    for (int32_t i = 0; all && !e->cfg.no_prefix_cache && i < all->n; i++) {
+        const gs_public_prefix *p = &all->items[i];
+        gs_kv_stats k;
+        gs_kv_get_stats(e->kv, &k);
+        const double blocks = k.n_pinned + (double)p->n / e->info.block_tokens;
+        if (blocks > all->pinned_share * k.n_blocks) {
+            gs_warn("engine", "prefix.files: the %d. does not fit prefix.pinned_share", i + 1);
+            continue;
+        }
+        int rc = compute_prefix(e, p);
+        uint32_t n = rc == 0 ? gs_kv_pin(e->kv, p->tokens, p->n) : 0;
+        if (rc != 0)
+            gs_warn("engine", "prefix.files: the %d. was not computed: %s", i + 1, gs_err_text(rc));
+        else
+            gs_info("engine", "shared prefix tokens=%d blocks=%u", p->n, n);
+    }
+}
+
 /* A failed engine still answers: everything is rejected until it is freed. */
 static void refuse_loop(gs_engine *e) {
     while (!atomic_load(&e->stop)) {
@@ -583,6 +630,8 @@ static void *engine_main(void *arg) {
     gs_engine *e = arg;
     pthread_setname_np(pthread_self(), "gs-engine");
     int rc = open_parts(e);
+    if (rc == 0)
+        warm_prefixes(e);
     atomic_store(&e->state, rc == 0 ? GS_ENGINE_READY : GS_ENGINE_FAILED);
     e->posted = true;
     wake_owner(e);
@@ -697,6 +746,7 @@ void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out) {
         .n_waiting = atomic_load(&e->stats.n_waiting),
         .kv_blocks_held = atomic_load(&e->stats.kv_held),
         .kv_blocks_cached = atomic_load(&e->stats.kv_cached),
+        .kv_blocks_pinned = atomic_load(&e->stats.kv_pinned),
         .steps = atomic_load(&e->stats.steps),
         .preemptions = atomic_load(&e->stats.preemptions),
         .prefill_tokens = atomic_load(&e->stats.prefill_tokens),

@@ -121,6 +121,19 @@ typedef struct gs_event {
     } u;
 } gs_event;
 
+/* Prompts that are computed before the engine is READY and kept for everybody: whoever's prompt
+ * begins like one of them finds it in the prefix cache. Charged to nobody. */
+typedef struct gs_public_prefix {
+    int32_t *tokens; /* whole blocks of them count */
+    int32_t n;
+} gs_public_prefix;
+
+typedef struct gs_public_prefixes {
+    gs_public_prefix *items;
+    int32_t n;
+    double pinned_share; /* of the KV pool, at most; further ones are left out, with a warning */
+} gs_public_prefixes;
+
 /* Makes the backend; called once, on the engine thread. */
 typedef int (*gs_backend_open_fn)(void *arg, gs_backend **out, char *err, size_t errlen);
 
@@ -136,7 +149,8 @@ typedef struct gs_engine_config {
     const gs_policy_ops *policy; /* NULL: the default */
     const gs_cost *cost; /* read after open has filled it; NULL: learned from the first steps */
     bool no_prefix_cache;
-    void (*wake)(void *arg); /* engine thread calls it after it has produced events */
+    const gs_public_prefixes *prefixes; /* read after open has filled it; NULL: none */
+    void (*wake)(void *arg);            /* engine thread calls it after it has produced events */
     void *wake_arg;
     bool check; /* gs_sched_check after every step (debug, tests) */
 } gs_engine_config;
@@ -158,7 +172,8 @@ typedef enum gs_engine_state {
 /* Read by any thread; a consistent copy is not promised, each number is right on its own. */
 typedef struct gs_engine_stats {
     int32_t n_running, n_waiting;
-    uint32_t kv_blocks_total, kv_blocks_held, kv_blocks_cached;
+    uint32_t kv_blocks_total, kv_blocks_held, kv_blocks_cached; /* held: without the pinned ones */
+    uint32_t kv_blocks_pinned;
     uint64_t steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
     uint64_t prefix_lookup_tokens, prefix_hit_tokens;
     int64_t step_began_ns; /* of the step now running; 0: none. Old means the backend hangs */

@@ -29,7 +29,9 @@ struct gs_kv {
     gs_kv_config cfg;
     const gs_prefix_ops *ops; /* NULL: no prefix cache */
     gs_prefix *prefix;
-    uint32_t *refs; /* [n_blocks] tables and pending copies that list the block */
+    uint32_t *refs;  /* [n_blocks] tables, pending copies and pins that list the block */
+    uint8_t *pinned; /* [n_blocks] 0 or 1 */
+    uint32_t n_pinned;
     uint32_t *free; /* [n_blocks] stack */
     uint32_t n_free;
     uint32_t n_cached; /* published, refs 0 */
@@ -76,11 +78,12 @@ int gs_kv_create(const gs_kv_config *cfg, gs_kv **out) {
     if (!cfg->no_prefix_cache)
         kv->ops = cfg->prefix ? cfg->prefix : &gs_prefix_chain;
     kv->refs = gs_calloc(cfg->n_blocks, sizeof *kv->refs);
+    kv->pinned = gs_calloc(cfg->n_blocks, sizeof *kv->pinned);
     kv->free = gs_array(cfg->n_blocks, sizeof *kv->free);
     kv->scratch = gs_array(cfg->n_blocks, sizeof *kv->scratch);
     kv->slots = gs_calloc((size_t)cfg->max_seqs, sizeof *kv->slots);
     kv->tables = gs_array(n_table, sizeof *kv->tables);
-    if (!kv->refs || !kv->free || !kv->scratch || !kv->slots || !kv->tables ||
+    if (!kv->refs || !kv->pinned || !kv->free || !kv->scratch || !kv->slots || !kv->tables ||
         (kv->ops && kv->ops->create(cfg->n_blocks, cfg->block_tokens, &kv->prefix) != GS_OK)) {
         gs_kv_free(kv);
         return GS_ERR_NOMEM;
@@ -101,6 +104,7 @@ void gs_kv_free(gs_kv *kv) {
     gs_free(kv->slots);
     gs_free(kv->scratch);
     gs_free(kv->free);
+    gs_free(kv->pinned);
     gs_free(kv->refs);
     gs_free(kv);
 }
@@ -154,6 +158,22 @@ static void release_block(gs_kv *kv, uint32_t b, bool cold) {
 
 /* ---- prefix lookup --------------------------------------------------------------------------*/
 
+/* Goes on from hit->tip by whole blocks of its scope. */
+static void walk(const gs_kv *kv, const int32_t *tokens, int32_t n, uint32_t *table,
+                 prefix_hit *hit) {
+    const int32_t bt = kv->cfg.block_tokens;
+    while (hit->n_full < kv->cfg.max_blocks_per_seq && bt <= n - 1 - hit->n_full * bt) {
+        const uint32_t b =
+            kv->ops->match(kv->prefix, &hit->tip, tokens + hit->n_full * bt, &hit->tip);
+        if (b == GS_KV_NONE)
+            break;
+        if (table)
+            table[hit->n_full] = b;
+        hit->n_evictable += kv->refs[b] == 0;
+        hit->n_full++;
+    }
+}
+
 /*
  * Finds what seq_open would reuse of tokens[0..n) and writes the whole blocks into table (may be
  * NULL). Changes nothing. At least one token is left over: its logits are what the first step is
@@ -165,17 +185,15 @@ static void find_prefix(const gs_kv *kv, uint64_t scope, const int32_t *tokens, 
     *hit = (prefix_hit){.partial = GS_KV_NONE};
     if (!kv->ops)
         return;
-    kv->ops->root(kv->prefix, scope, &hit->tip);
-    while (hit->n_full < kv->cfg.max_blocks_per_seq && bt <= n - 1 - hit->n_full * bt) {
-        const uint32_t b =
-            kv->ops->match(kv->prefix, &hit->tip, tokens + hit->n_full * bt, &hit->tip);
-        if (b == GS_KV_NONE)
-            break;
-        if (table)
-            table[hit->n_full] = b;
-        hit->n_evictable += kv->refs[b] == 0;
-        hit->n_full++;
+    if (kv->n_pinned > 0 && scope != GS_KV_PUBLIC) {
+        kv->ops->root(kv->prefix, GS_KV_PUBLIC, &hit->tip);
+        walk(kv, tokens, n, table, hit);
     }
+    if (hit->n_full > 0)
+        hit->tip.scope = scope; /* what comes behind is the asker's own */
+    else
+        kv->ops->root(kv->prefix, scope, &hit->tip);
+    walk(kv, tokens, n, table, hit);
 
     const int32_t pos = hit->n_full * bt;
     const int32_t limit = n - 1 - pos < bt ? n - 1 - pos : bt;
@@ -302,6 +320,26 @@ void gs_kv_seq_close(gs_kv *kv, int32_t slot) {
     s->open = false;
 }
 
+uint32_t gs_kv_pin(gs_kv *kv, const int32_t *tokens, int32_t n) {
+    const uint32_t before = kv->n_pinned;
+    const int32_t bt = kv->cfg.block_tokens;
+    gs_prefix_node at;
+    if (!kv->ops)
+        return 0;
+    kv->ops->root(kv->prefix, GS_KV_PUBLIC, &at);
+    for (int32_t pos = 0; pos + bt <= n; pos += bt) {
+        const uint32_t b = kv->ops->match(kv->prefix, &at, tokens + pos, &at);
+        if (b == GS_KV_NONE)
+            break;
+        if (kv->pinned[b])
+            continue;
+        hold_block(kv, b);
+        kv->pinned[b] = 1;
+        kv->n_pinned++;
+    }
+    return kv->n_pinned - before;
+}
+
 const uint32_t *gs_kv_seq_blocks(const gs_kv *kv, int32_t slot, int32_t *n_blocks) {
     *n_blocks = open_slot(kv, slot)->n_blocks;
     return table_of(kv, slot);
@@ -326,7 +364,12 @@ uint32_t gs_kv_drop_cached(gs_kv *kv, uint64_t scope, bool scope_all) {
             continue;
         /* A block in use is forgotten too: later requests must not find it. */
         kv->ops->remove(kv->prefix, b);
-        if (kv->refs[b] == 0) {
+        if (kv->pinned[b]) {
+            kv->pinned[b] = 0;
+            kv->n_pinned--;
+            n += kv->refs[b] == 1;
+            release_block(kv, b, false);
+        } else if (kv->refs[b] == 0) {
             kv->free[kv->n_free++] = b;
             kv->n_cached--;
             n++;
@@ -340,6 +383,7 @@ void gs_kv_get_stats(const gs_kv *kv, gs_kv_stats *out) {
     out->n_blocks = kv->cfg.n_blocks;
     out->n_free = kv->n_free;
     out->n_cached = kv->n_cached;
+    out->n_pinned = kv->n_pinned;
     out->n_held = kv->cfg.n_blocks - kv->n_free - kv->n_cached;
 }
 
@@ -379,14 +423,21 @@ int gs_kv_check(const gs_kv *kv, char *err, size_t errlen) {
         if (rc != GS_OK)
             return rc;
     }
-    uint32_t n_held = 0, n_cached = 0;
+    uint32_t n_held = 0, n_cached = 0, n_pinned = 0;
     for (uint32_t b = 0; b < n_blocks; b++) {
+        kv->scratch[b] += kv->pinned[b];
+        n_pinned += kv->pinned[b];
+        if (kv->pinned[b] && !kv->ops->published(kv->prefix, b))
+            return gs_fail(err, errlen, GS_ERR_INTERNAL, "block %u is pinned and not published", b);
         if (kv->scratch[b] != kv->refs[b])
             return gs_fail(err, errlen, GS_ERR_INTERNAL, "block %u: %u references, %u owners", b,
                            kv->refs[b], kv->scratch[b]);
         n_held += kv->refs[b] > 0;
         n_cached += kv->refs[b] == 0 && kv->ops && kv->ops->published(kv->prefix, b);
     }
+    if (n_pinned != kv->n_pinned)
+        return gs_fail(err, errlen, GS_ERR_INTERNAL, "%u blocks pinned, %u counted", n_pinned,
+                       kv->n_pinned);
     if (n_cached != kv->n_cached || n_held + n_cached + kv->n_free != n_blocks)
         return gs_fail(err, errlen, GS_ERR_INTERNAL,
                        "%u held, %u cached (%u counted) and %u free of %u blocks", n_held, n_cached,

@@ -8,14 +8,15 @@
  *     key(i) = xxh64(key(i-1), tokens of block i),   key(-1) = xxh64(cache scope)
  *
  * and confirmed by comparing tokens and parent, so that a hash collision can't leak another
- * person's keys. Lookups never cross scopes. A block is in one of three states:
+ * person's keys. Lookups never cross scopes, but all begin in the public one. A block is in one of
+ * three states:
  *
  *     free ──take──► held (refcount >= 1) ──last release──► cached (if published) or free
  *                        ▲                                     │ LRU eviction when free runs out
  *                        └──────────── reuse ──────────────────┘
  *
  * Invariants (gs_kv_check): free + cached + held = n_blocks; each refcount equals the number of
- * tables (and pending copies) that list the block; a block that some sequence may still write is
+ * tables (pending copies, pins) that list the block; a block that some sequence may still write is
  * listed by that sequence alone and is not published.
  *
  * Pure: no clock, no I/O, no threads, no allocation after create. Owner: the engine thread, or the
@@ -29,6 +30,10 @@
 #include <stdint.h>
 
 typedef struct gs_kv gs_kv;
+
+/* The one scope that every lookup begins in: what is published here (a home's registered
+ * instructions) is found by all, and each scope's own blocks go on behind it. */
+#define GS_KV_PUBLIC UINT64_MAX
 typedef struct gs_prefix_ops gs_prefix_ops; /* kv/prefix.h: one of the four vtables */
 
 typedef struct gs_kv_config {
@@ -55,6 +60,7 @@ typedef struct gs_kv_reuse {
 
 typedef struct gs_kv_stats {
     uint32_t n_blocks, n_free, n_cached, n_held;
+    uint32_t n_pinned;                    /* of n_held */
     uint64_t lookups_tokens, hits_tokens; /* prompt tokens looked up, found */
     uint64_t evictions;
 } gs_kv_stats;
@@ -89,6 +95,10 @@ void gs_kv_seq_commit(gs_kv *kv, int32_t slot, const int32_t *tokens, int32_t n_
 void gs_kv_seq_set_cold(gs_kv *kv, int32_t slot);
 /* Releases everything the slot holds; published blocks stay cached, tail evicted first. */
 void gs_kv_seq_close(gs_kv *kv, int32_t slot);
+
+/* Keeps the whole blocks that GS_KV_PUBLIC has of tokens[0..n): they count as held until they are
+ * dropped (gs_kv_drop_cached). Returns how many are pinned that were not before. */
+uint32_t gs_kv_pin(gs_kv *kv, const int32_t *tokens, int32_t n);
 
 const uint32_t *gs_kv_seq_blocks(const gs_kv *kv, int32_t slot, int32_t *n_blocks);
 /* Blocks obtainable now: free + cached (evictable). */

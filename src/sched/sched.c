@@ -175,7 +175,12 @@ static int check_desc(const gs_sched *s, const gs_seq_desc *d, gs_admission *out
     if (d->n_prompt > s->cfg.max_context - reply)
         return refuse(out, GS_ERR_CONTEXT, "prompt",
                       "the prompt leaves no room for output in the context");
-    const int64_t room = (int64_t)s->n_blocks * s->block_tokens;
+    int64_t room = (int64_t)s->n_blocks * s->block_tokens;
+    gs_kv_stats kv;
+    gs_kv_get_stats(s->kv, &kv);
+    if (kv.n_pinned > 0) /* nobody gets these, but for what the prompt shares with them */
+        room += gs_kv_peek(s->kv, GS_KV_PUBLIC, d->tokens, d->n_prompt) -
+                (int64_t)kv.n_pinned * s->block_tokens;
     if (d->n_prompt + reply > room)
         return refuse(out, GS_ERR_CONTEXT, "prompt", "the prompt does not fit the KV cache");
     return GS_OK;

@@ -240,3 +240,67 @@ class Numbers(harness.SharedServer):
         self.assertEqual(count, sorted(count))
         self.assertEqual(count[-1], m["step_predicted_ratio_count"])
         job.close()
+
+
+def text(n, seed):
+    return "".join(chr(97 + (i * i + seed) % 26) for i in range(n))
+
+
+class SharedPrefix(harness.SharedServer):
+    """A home's instructions are computed once; nothing else crosses from one person to another."""
+
+    home = text(1000, 1)
+
+    @classmethod
+    def setUpClass(cls):
+        files = []
+        for name, content in (("home.txt", cls.home + "\n"), ("kids.txt", text(600, 5)),
+                              ("large.txt", text(40000, 9))):
+            path = harness.TMP / name
+            path.write_text(content)
+            files += ["--prefix-file", path]
+        cls.options = (*files, "--fake.kv_blocks", 600)
+        super().setUpClass()
+
+    def chat(self, user, system, question="what?"):
+        r = self.server.ok("/v1/chat/completions", {
+            "messages": [{"role": "system", "content": system},
+                         {"role": "user", "content": question}],
+            "max_tokens": 4, "temperature": 0, "user": user, "include_timings": True})
+        return (r["usage"]["prompt_tokens_details"]["cached_tokens"],
+                r["choices"][0]["message"]["content"], r["usage"]["timings"][0])
+
+    def test_the_first_request_of_everybody_finds_it(self):
+        texts = set()
+        for user in ("ann", "ben", "carl"):
+            cached, text_, _ = self.chat(user, self.home)
+            self.assertGreaterEqual(cached, 1000 - 32)
+            texts.add(text_)
+        self.assertEqual(len(texts), 1)
+        self.assertGreaterEqual(self.chat("dora", text(600, 5))[0], 600 - 32)
+
+    def test_nothing_else_is_shared(self):
+        secret = self.home + text(300, 77)
+        first = self.chat("eve", secret)
+        again = self.chat("eve", secret)
+        other = self.chat("mallory", secret)
+        self.assertLess(first[0], 1000 + 32)
+        self.assertGreaterEqual(again[0], 1300)
+        self.assertEqual(other[0], first[0])
+        self.assertEqual(first[1], other[1])
+        self.assertEqual(other[2]["steps"], first[2]["steps"])
+        own = text(500, 3)
+        self.assertEqual(self.chat("ann", own)[0], self.chat("ben", own)[0])
+        self.assertLess(self.chat("carl", own)[0], 64)
+
+    def test_what_is_pinned_is_bounded(self):
+        m = self.server.metrics()
+        self.assertGreater(m["kv_blocks_pinned"], (1000 + 600) // 32 - 2)
+        self.assertLess(m["kv_blocks_pinned"], (1000 + 600) // 32 + 4)
+        self.assertIn("the 3. does not fit prefix.pinned_share", self.server.log())
+
+    def test_an_unreadable_file_is_named(self):
+        status, _, err = harness.cli("serve", "--port", "0", "--backend", "fake",
+                                     "--prefix-file", "/no/such/file", timeout_s=20)
+        self.assertEqual(status, 1)
+        self.assertIn("prefix.files: /no/such/file", err)

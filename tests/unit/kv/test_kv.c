@@ -343,6 +343,65 @@ static void test_drop(void **state) {
     gs_kv_free(kv);
 }
 
+/* The public scope is where every lookup begins; what comes behind it is each scope's own. */
+static void test_public_prefix(void **state) {
+    (void)state;
+    gs_kv *kv = make_kv(16, 2, 12);
+    int32_t home[10], ann[20], ben[20], other[20];
+    gs_kv_stats st;
+    fill(home, 10, 100);
+    fill(ann, 20, 100);
+    fill(ben, 20, 100);
+    fill(other, 20, 500);
+    for (int i = 10; i < 20; i++) {
+        ann[i] += 1000; /* both go on alike, in scopes of their own */
+        ben[i] += 1000;
+    }
+    assert_int_equal(run_once(kv, 1, ann, 20), 0); /* before it is public nobody shares */
+    assert_int_equal(gs_kv_peek(kv, 2, ben, 20), 0);
+    gs_kv_drop_cached(kv, 0, true);
+
+    assert_int_equal(gs_kv_pin(kv, home, 10), 0); /* nothing is there yet */
+    assert_int_equal(run_once(kv, GS_KV_PUBLIC, home, 10), 0);
+    assert_int_equal(gs_kv_pin(kv, home, 10), 2); /* whole blocks only */
+    assert_int_equal(gs_kv_pin(kv, home, 10), 0);
+    check(kv);
+    gs_kv_get_stats(kv, &st);
+    assert_int_equal(st.n_pinned, 2);
+    assert_int_equal(st.n_held, 2);
+    assert_int_equal(run_once(kv, 1, ann, 20), 8);
+    assert_int_equal(gs_kv_peek(kv, 1, ann, 20), 19);
+    assert_int_equal(gs_kv_peek(kv, 2, ben, 20), 8); /* not what ann's has behind it */
+    assert_int_equal(run_once(kv, 2, ben, 20), 8);
+    assert_int_equal(gs_kv_peek(kv, 2, ben, 20), 19);
+    assert_int_equal(gs_kv_peek(kv, 3, ann, 20), 8);
+    assert_int_equal(gs_kv_peek(kv, 3, other, 20), 0);
+
+    /* Whatever else is evicted, the pinned blocks stay. */
+    for (int round = 0; round < 10; round++) {
+        int32_t big[40];
+        fill(big, 40, 2000 + 100 * round);
+        run_once(kv, 4, big, 40);
+    }
+    assert_int_equal(gs_kv_peek(kv, 1, ann, 20), 8);
+    gs_kv_drop_cached(kv, 1, false);
+    check(kv);
+    assert_int_equal(gs_kv_peek(kv, 1, ann, 20), 8);
+
+    /* Dropped while a sequence uses it: free once that has ended. */
+    assert_int_equal(run_open(kv, 0, 1, ann, 20), 8);
+    gs_kv_drop_cached(kv, GS_KV_PUBLIC, false);
+    check(kv);
+    assert_int_equal(gs_kv_peek(kv, 2, ben, 20), 0);
+    gs_kv_seq_close(kv, 0);
+    gs_kv_drop_cached(kv, 0, true);
+    check(kv);
+    gs_kv_get_stats(kv, &st);
+    assert_int_equal(st.n_free, 16);
+    assert_int_equal(st.n_pinned, 0);
+    gs_kv_free(kv);
+}
+
 static void test_without_cache(void **state) {
     (void)state;
     const gs_kv_config cfg = {.n_blocks = 8,
@@ -743,6 +802,7 @@ int main(void) {
         cmocka_unit_test(test_duplicate_stays_private),
         cmocka_unit_test(test_not_full_not_published),
         cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_public_prefix),
         cmocka_unit_test(test_without_cache),
         cmocka_unit_test(test_hash_collision_shares_nothing),
         cmocka_unit_test(test_model),
