@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
         else if (opt == 's')
             n_shapes = sscanf(optarg, "%dx%d", &shapes[0][0], &shapes[0][1]) == 2 ? 1 : 0;
         else if (opt == 'r')
-            repeats = atoi(optarg) < MAX_SAMPLES ? atoi(optarg) : MAX_SAMPLES;
+            repeats = atoi(optarg) > 0 && atoi(optarg) < MAX_SAMPLES ? atoi(optarg) : MAX_SAMPLES;
         else if (opt == 'w')
             g_pool_bytes = (size_t)(atof(optarg) * 1048576.0);
         else if (opt == 'c')

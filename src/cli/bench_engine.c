@@ -193,7 +193,7 @@ static int run_decodes(bench *x, const cells *c, int32_t context, int32_t round,
 }
 
 static int run_cells(bench *x, const gs_config_flag *flags, char *err, size_t errlen) {
-    cells c;
+    cells c = {0};
     int rc = read_cells(flags, &c, err, errlen);
     if (rc == 0)
         printf("{\"test\":\"model\",\"kv_bytes_per_token\":%.1f}\n",
