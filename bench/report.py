@@ -192,6 +192,9 @@ def markdown(state):
             " row says otherwise.\n\n")
     parts = [goals(state), ceilings(state)]
     parts += [model_table(state, name) for name in state["models"] if state["models"][name]["cells"]]
+    if state.get("disturbed"):
+        parts.append(f"{state['disturbed']} of {len(state['done'])} pieces of this run were disturbed "
+                     "by other programs three times over.\n")
     if state["left_out"]:
         parts.append("Left out because they were not there: " + ", ".join(state["left_out"]) + ".\n")
     return text + "\n".join(p for p in parts if p)
