@@ -60,12 +60,23 @@ static bool host_ok(const gs_api *a, const char *header) {
     return in_list(name, a->cfg.allowed_hosts, a->cfg.n_allowed_hosts);
 }
 
+/* Programs with a web view say so by their scheme, which no web page can have. */
+static bool is_app(const char *origin) {
+    static const char *const schemes[] = {"app://", "tauri://", "vscode-webview://",
+                                          "capacitor://"};
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        if (strncmp(origin, schemes[i], strlen(schemes[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
 bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq) {
     const char *origin = gs_http_header(rq, "origin");
     const char *host = gs_http_header(rq, "host");
     if (!origin)
         return true;
-    if (in_list(origin, a->cfg.allowed_origins, a->cfg.n_allowed_origins))
+    if (is_app(origin) || in_list(origin, a->cfg.allowed_origins, a->cfg.n_allowed_origins))
         return true;
     const char *rest = strstr(origin, "://");
     if (!rest ||
@@ -75,7 +86,7 @@ bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq) {
     char name[256];
     host_name(rest, name, sizeof(name));
     if (strcasecmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0 ||
-        strcmp(name, "::1") == 0)
+        strcmp(name, "::1") == 0 || ends_with(name, ".localhost"))
         return true;
     return host && strcasecmp(rest, host) == 0;
 }

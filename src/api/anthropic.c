@@ -237,8 +237,10 @@ static const gs_dialect dialect_count = {
 
 static void answer(gs_api *a, gs_http_request *rq, json_t *body, bool count) {
     gs_api_error e = {0};
+    size_t body_bytes;
+    gs_http_body(rq, &body_bytes);
     json_t *in = gs_anthropic_in(body, count, a->cfg.model->name, &e);
-    json_decref(body);
+    gs_api_discard(a, body, body_bytes);
     if (!in)
         gs_api_reply_error(rq, &e);
     else

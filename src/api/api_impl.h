@@ -8,6 +8,8 @@
 
 /* Bodies above this are rendered and tokenised on a worker thread: some milliseconds of work. */
 #define GS_API_INLINE_BYTES 16384
+/* Bodies above this are read, and their trees freed, on a worker thread. */
+#define GS_API_PARSE_BYTES 65536
 
 /* Who has asked since the start. Index 0: nobody in particular. */
 typedef struct gs_persons {
@@ -108,6 +110,8 @@ void gs_api_reply_json(gs_http_request *rq, int status, gs_buf *out);
 /* What the model's chat template shows that it can take. */
 bool gs_model_takes_tools(const gs_served_model *m);
 bool gs_model_thinks(const gs_served_model *m);
+/* Frees v, of a body of that size; a large one on a worker thread. */
+void gs_api_discard(gs_api *a, json_t *v, size_t body_bytes);
 void gs_api_on_request(void *user, gs_http_request *rq);
 /* The client of a job is gone. False: rq is not a job's. */
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq);

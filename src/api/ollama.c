@@ -46,12 +46,14 @@ static void answer(gs_api *a, gs_http_request *rq, json_t *body, read_fn read,
                    const gs_dialect *d) {
     gs_api_error e = {0};
     gs_ollama_in in = {0};
+    size_t body_bytes;
+    gs_http_body(rq, &body_bytes);
     bool ok = gs_api_check_model(a, body, &e) == 0 && read(body, a->cfg.model->name, &in, &e) == 0;
     if (!ok)
         gs_api_reply_error(rq, &e);
     else if (!in.body)
         reply_loaded(a, rq, body, d == &gs_dialect_ollama_chat, in.unload);
-    json_decref(body);
+    gs_api_discard(a, body, body_bytes);
     if (ok && in.body)
         gs_api_start(a, rq, in.body, NULL, d, in.chat);
 }

@@ -12,6 +12,9 @@
 #include "base/rng.h"
 #include "base/sys.h"
 
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x)  TEXT_OF_(x)
+
 int gs_api_fail(gs_api_error *e, int code, const char *param, const char *fmt, ...) {
     va_list ap;
     memset(e, 0, sizeof(*e));
@@ -23,10 +26,11 @@ int gs_api_fail(gs_api_error *e, int code, const char *param, const char *fmt, .
     return code;
 }
 
-/* Nesting depth by one pass over the bytes: the parser below recurses, so it must not be the
- * first to see a depth bomb. */
-static bool too_deep(const char *s, size_t n) {
+/* One pass over the bytes before the parser, which recurses and makes an object of each value: a
+ * depth bomb or a huge array must not get that far. NULL, or what is wrong. */
+static const char *check_shape(const char *s, size_t n) {
     int depth = 0;
+    size_t n_values = 0, n_containers = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
         if (in_string) {
@@ -37,13 +41,18 @@ static bool too_deep(const char *s, size_t n) {
         } else if (s[i] == '"') {
             in_string = true;
         } else if (s[i] == '[' || s[i] == '{') {
+            n_containers++;
             if (++depth > GS_JSON_DEPTH)
-                return true;
+                return "is nested more than " TEXT_OF(GS_JSON_DEPTH) " levels deep";
         } else if (s[i] == ']' || s[i] == '}') {
             depth--;
+        } else if (s[i] == ',') {
+            n_values++;
         }
     }
-    return false;
+    if (n_containers > GS_JSON_CONTAINERS)
+        return "has more than " TEXT_OF(GS_JSON_CONTAINERS) " arrays and objects";
+    return n_values > GS_JSON_VALUES ? "has more than " TEXT_OF(GS_JSON_VALUES) " values" : NULL;
 }
 
 json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e) {
@@ -51,9 +60,9 @@ json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e) {
         gs_api_fail(e, GS_ERR_INVALID, "body", "The request has no body; a JSON object is needed.");
         return NULL;
     }
-    if (too_deep(text, n)) {
-        gs_api_fail(e, GS_ERR_INVALID, "body", "The JSON is nested more than %d levels deep.",
-                    GS_JSON_DEPTH);
+    const char *wrong = check_shape(text, n);
+    if (wrong) {
+        gs_api_fail(e, GS_ERR_INVALID, "body", "The JSON %s.", wrong);
         return NULL;
     }
     json_error_t je;

@@ -18,6 +18,9 @@
 #define GS_MAX_CHOICES 8
 #define GS_MAX_PROMPTS 64
 #define GS_JSON_DEPTH  64
+/* Of one body: each value takes 16 to 300 bytes once it is read. */
+#define GS_JSON_VALUES     262144
+#define GS_JSON_CONTAINERS 16384
 
 /* An API error: what becomes {"error": {...}}. */
 typedef struct gs_api_error {

@@ -12,7 +12,7 @@
 #include "base/sys.h"
 
 /* Content as a string, or as an array of parts of which text is taken. */
-static int flatten_content(json_t *msg, size_t at, gs_api_error *e) {
+static int flatten_content(json_t *msg, size_t at, const char *model, gs_api_error *e) {
     json_t *content = json_object_get(msg, "content");
     char param[64];
     snprintf(param, sizeof(param), "messages[%zu].content", at);
@@ -33,8 +33,13 @@ static int flatten_content(json_t *msg, size_t at, gs_api_error *e) {
         }
         if (strcmp(type, "text") != 0 || !json_is_string(t)) {
             gs_buf_deinit(&text);
-            return gs_api_fail(e, GS_ERR_UNSUPPORTED, param,
-                               "'%s': this model takes text parts only, not '%.32s'.", param, type);
+            /* An image's address is never looked at, let alone fetched. */
+            return strcmp(type, "text") != 0
+                       ? gs_api_fail(e, GS_ERR_UNSUPPORTED, param,
+                                     "'%s': the model '%.80s' takes text alone, no '%.32s'.", param,
+                                     model, type)
+                       : gs_api_fail(e, GS_ERR_INVALID, param,
+                                     "'%s': the 'text' of a part must be a string.", param);
         }
         gs_buf_add(&text, json_string_value(t), json_string_length(t));
     }
@@ -82,7 +87,7 @@ static bool known_role(const char *role) {
     return false;
 }
 
-static int check_messages(json_t *messages, gs_api_error *e) {
+static int check_messages(json_t *messages, const char *model, gs_api_error *e) {
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return gs_api_fail(e, GS_ERR_INVALID, "messages",
                            "'messages' must be a non-empty array of messages.");
@@ -98,7 +103,7 @@ static int check_messages(json_t *messages, gs_api_error *e) {
                                "'%s.role' must be system, developer, user, assistant, tool or "
                                "function.",
                                param);
-        if (flatten_content(msg, i, e) != 0)
+        if (flatten_content(msg, i, model, e) != 0)
             return e->code;
         const char *role = json_string_value(json_object_get(msg, "role"));
         if (json_is_null(json_object_get(msg, "content")) || !json_object_get(msg, "content")) {
@@ -223,7 +228,7 @@ static int drop_oldest(gs_req *r, json_t *messages) {
 
 static int prepare_chat(gs_req *r) {
     json_t *messages = json_object_get(r->body, "messages");
-    int rc = check_messages(messages, &r->error);
+    int rc = check_messages(messages, r->model, &r->error);
     if (rc == 0)
         rc = render(r, messages, &r->prompts[0]);
     if (rc == 0 && r->p.truncate && too_long(r))

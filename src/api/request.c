@@ -371,7 +371,7 @@ static void submit(gs_req *r) {
 }
 
 static void prepared(gs_req *r, int rc) {
-    json_decref(r->body);
+    gs_api_discard(r->api, r->body, r->body_bytes);
     r->body = NULL;
     if (r->state == GS_REQ_DONE) { /* the client went away meanwhile */
         maybe_free(r);
@@ -519,6 +519,7 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
                   .note = note,
                   .created_s = gs_wall_s(),
                   .began_ns = gs_now_ns()};
+    gs_http_body(rq, &r->body_bytes);
     gs_api_link(a, r);
     gs_http_set_user(rq, r);
     name_request(r);
@@ -533,10 +534,8 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
         oom(r);
         return;
     }
-    size_t body_bytes;
-    gs_http_body(rq, &body_bytes);
     r->work.data = r;
-    if (body_bytes > GS_API_INLINE_BYTES &&
+    if (r->body_bytes > GS_API_INLINE_BYTES &&
         uv_queue_work(a->loop, &r->work, work_run, work_done) == 0) {
         r->in_work = true;
         return;

@@ -122,6 +122,7 @@ struct gs_req {
     bool has_limits;
     gs_person_config limits; /* of the person, by the key */
     /* prompts */
+    size_t body_bytes; /* as it came */
     json_t *body;      /* kept while PREPARING */
     gs_ids *prompts;   /* [n_prompts] */
     gs_buf *echo_text; /* [n_prompts], completions with echo */

@@ -327,9 +327,11 @@ static const gs_dialect dialect_responses = {
 
 static void post_responses(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_api_error e = {0};
+    size_t body_bytes;
+    gs_http_body(rq, &body_bytes);
     json_t *in = gs_responses_in(body, a->cfg.model->name, &e);
     json_t *note = in ? gs_responses_note(body) : NULL;
-    json_decref(body);
+    gs_api_discard(a, body, body_bytes);
     if (in && !note)
         gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
     if (note) {

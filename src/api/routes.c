@@ -270,15 +270,29 @@ struct gs_api_job {
     json_t *body;
     uv_work_t work;
     gs_api_job_fn fn;
+    const gs_route *route; /* instead of fn: the body is read, for this one */
+    bool gone;             /* the client is, while rq's body is still being read */
     gs_buf out;
     gs_api_error error;
 };
 
+static void parse(gs_api_job *j) {
+    size_t n;
+    const char *text = gs_http_body(j->rq, &n);
+    j->body = gs_api_parse_json(text, n, &j->error);
+}
+
 static void job_run(uv_work_t *w) {
     gs_api_job *j = w->data;
+    if (j->route) {
+        parse(j);
+        return;
+    }
     j->fn(j->api->cfg.model, j->body, &j->out, &j->error);
     if (j->error.code == 0 && j->out.failed)
         gs_api_fail(&j->error, GS_ERR_NOMEM, NULL, "Out of memory.");
+    json_decref(j->body); /* here: a large one takes its time, too */
+    j->body = NULL;
 }
 
 static void job_answer(gs_api_job *j) {
@@ -290,6 +304,22 @@ static void job_answer(gs_api_job *j) {
     json_decref(j->body);
 }
 
+/* The body that a worker has read: the route takes it from here. */
+static void job_dispatch(gs_api_job *j) {
+    size_t n;
+    gs_http_body(j->rq, &n);
+    bool ready = !(j->route->flags & GS_ROUTE_MODEL) || gs_api_ready(j->api, &j->error);
+    if (!j->gone && j->error.code == 0 && ready) {
+        j->route->handle(j->api, j->rq, j->body);
+        return;
+    }
+    gs_api_discard(j->api, j->body, n);
+    if (j->gone)
+        gs_http_end(j->rq);
+    else
+        gs_api_reply_error(j->rq, &j->error);
+}
+
 static void job_done(uv_work_t *w, int status) {
     gs_api_job *j = w->data, **at = &j->api->jobs;
     if (status != 0)
@@ -298,42 +328,87 @@ static void job_done(uv_work_t *w, int status) {
         at = &(*at)->next;
     *at = j->next;
     j->api->n_live--;
-    job_answer(j);
+    if (j->route)
+        job_dispatch(j);
+    else
+        job_answer(j);
     gs_free(j);
 }
 
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq) {
     for (gs_api_job *j = a->jobs; j; j = j->next) {
-        if (j->rq == rq) {
+        if (j->rq != rq)
+            continue;
+        j->gone = true;
+        if (!j->route) {
             j->rq = NULL;
             gs_http_end(rq);
-            return true;
         }
+        return true;
     }
     return false;
 }
 
+/* Hands a copy of the job to a worker. False: it could not be. */
+static bool queue_job(const gs_api_job *here) {
+    gs_api *a = here->api;
+    gs_api_job *j = gs_malloc(sizeof(*j));
+    if (!j)
+        return false;
+    *j = *here;
+    j->work.data = j;
+    if (uv_queue_work(a->loop, &j->work, job_run, job_done) != 0) {
+        gs_free(j);
+        return false;
+    }
+    j->next = a->jobs;
+    a->jobs = j;
+    a->n_live++;
+    return true;
+}
+
 /* Answers at once when the body is small, else from a worker thread. Takes body. */
 static void run_job(gs_api *a, gs_http_request *rq, json_t *body, gs_api_job_fn fn) {
-    gs_api_job here = {.api = a, .rq = rq, .body = body, .fn = fn}, *j = NULL;
+    gs_api_job here = {.api = a, .rq = rq, .body = body, .fn = fn};
     size_t body_bytes;
     gs_http_body(rq, &body_bytes);
-    if (body_bytes > GS_API_INLINE_BYTES)
-        j = gs_malloc(sizeof(*j));
-    if (j) {
-        *j = here;
-        j->work.data = j;
-        if (uv_queue_work(a->loop, &j->work, job_run, job_done) == 0) {
-            j->next = a->jobs;
-            a->jobs = j;
-            a->n_live++;
-            return;
-        }
-        gs_free(j);
-    }
+    if (body_bytes > GS_API_INLINE_BYTES && queue_job(&here))
+        return;
     here.work.data = &here;
     job_run(&here.work);
     job_answer(&here);
+}
+
+/* ---- Trees that take long to free ---- */
+
+typedef struct discard_work {
+    uv_work_t work; /* first */
+    json_t *v;
+} discard_work;
+
+static void discard_run(uv_work_t *w) {
+    discard_work *d = (discard_work *)w;
+    json_decref(d->v);
+}
+
+static void discard_done(uv_work_t *w, int status) {
+    discard_work *d = (discard_work *)w;
+    if (status != 0)
+        json_decref(d->v);
+    gs_free(d);
+}
+
+void gs_api_discard(gs_api *a, json_t *v, size_t body_bytes) {
+    discard_work *d = NULL;
+    if (v && body_bytes > GS_API_PARSE_BYTES)
+        d = gs_malloc(sizeof(*d));
+    if (d) {
+        d->v = v;
+        if (uv_queue_work(a->loop, &d->work, discard_run, discard_done) == 0)
+            return;
+        gs_free(d);
+    }
+    json_decref(v);
 }
 
 static void post_tokenize(gs_api *a, gs_http_request *rq, json_t *body) {
@@ -530,9 +605,12 @@ static void preflight(gs_api *a, gs_http_request *rq) {
         gs_api_reply_error(rq, &e);
         return;
     }
-    gs_http_add_header(rq, "Access-Control-Allow-Methods", "GET, POST");
+    gs_http_add_header(rq, "Access-Control-Allow-Methods", "GET, HEAD, POST, PATCH");
+    /* Client libraries send headers of their own by the dozen; whose page it is has been settled.
+     */
+    const char *asked = gs_http_header(rq, "access-control-request-headers");
     gs_http_add_header(rq, "Access-Control-Allow-Headers",
-                       "authorization, content-type, x-gamasot-class");
+                       asked ? asked : "authorization, content-type, x-api-key, x-gamasot-class");
     gs_http_add_header(rq, "Access-Control-Max-Age", "600");
     gs_http_reply(rq, 204, NULL, "", 0);
 }
@@ -549,25 +627,34 @@ static bool from_browser(const gs_http_request *rq) {
            gs_http_header(rq, "referer");
 }
 
-static int read_body(gs_http_request *rq, unsigned flags, json_t **body, gs_api_error *e) {
+static int check_type(gs_http_request *rq, unsigned flags, gs_api_error *e) {
     bool any_type = (flags & GS_ROUTE_ANY_TYPE) && !from_browser(rq);
     /* Other types are what a foreign page may send without asking first (CSRF). */
-    if (!any_type && !is_json_type(gs_http_header(rq, "content-type")))
-        return gs_api_fail(e, GS_ERR_MEDIA_TYPE, NULL,
-                           "Send the body with 'Content-Type: application/json'.");
+    if (any_type || is_json_type(gs_http_header(rq, "content-type")))
+        return 0;
+    return gs_api_fail(e, GS_ERR_MEDIA_TYPE, NULL,
+                       "Send the body with 'Content-Type: application/json'.");
+}
+
+/* Reads the body, here or on a worker thread, and hands the request to its route. */
+static void read_body(gs_api *a, gs_http_request *rq, const gs_route *r) {
+    gs_api_job here = {.api = a, .rq = rq, .route = r};
     size_t n;
-    const char *text = gs_http_body(rq, &n);
-    *body = gs_api_parse_json(text, n, e);
-    return *body ? 0 : e->code;
+    gs_http_body(rq, &n);
+    if (n > GS_API_PARSE_BYTES && queue_job(&here))
+        return;
+    parse(&here);
+    job_dispatch(&here);
 }
 
 void gs_api_on_request(void *user, gs_http_request *rq) {
     gs_api *a = user;
     gs_api_error e = {0};
-    json_t *body = NULL;
     const char *origin = gs_http_header(rq, "origin");
     if (origin && gs_api_origin_ok(a, rq)) {
         gs_http_add_header(rq, "Access-Control-Allow-Origin", origin);
+        gs_http_add_header(rq, "Access-Control-Expose-Headers",
+                           "X-Request-Id, X-Gamasot-Class, X-Gamasot-Queue, Retry-After");
         gs_http_add_header(rq, "Vary", "Origin");
     }
     if (strcmp(gs_http_method(rq), "OPTIONS") == 0) {
@@ -583,9 +670,12 @@ void gs_api_on_request(void *user, gs_http_request *rq) {
         goto fail;
     if ((r->flags & GS_ROUTE_MODEL) && !gs_api_ready(a, &e))
         goto fail;
-    if ((r->flags & GS_ROUTE_BODY) && read_body(rq, r->flags, &body, &e) != 0)
+    if ((r->flags & GS_ROUTE_BODY) && check_type(rq, r->flags, &e) != 0)
         goto fail;
-    r->handle(a, rq, body);
+    if (r->flags & GS_ROUTE_BODY)
+        read_body(a, rq, r);
+    else
+        r->handle(a, rq, NULL);
     return;
 fail:
     if (e.code == GS_ERR_UNAUTHORIZED)

@@ -448,3 +448,78 @@ class RandomBytes(harness.SharedServer):
             want = text[:text.index(stop)]
             self.assertEqual(self.server.ok("/v1/completions", body)["choices"][0]["text"], want)
             self.assertEqual(self.server.collect("/v1/completions", body).text, want)
+
+
+class Large(harness.SharedServer):
+    """Bodies that are read on a worker thread."""
+
+    def text(self, n, **more):
+        return {"prompt": "a" * n, "max_tokens": 1, **more}
+
+    def test_large_bodies_are_read_as_small_ones_are(self):
+        big = 200_000
+        self.assert_error(self.server.post("/v1/completions", self.text(big)), 400, "prompt",
+                          "context_length_exceeded")
+        self.assert_error(self.server.post("/v1/completions", self.text(big, top_p=2)), 400,
+                          "top_p")
+        self.assert_error(self.server.post("/v1/completions", self.text(big, model="x")), 404,
+                          "model", "model_not_found")
+        self.assert_error(self.server.post("/v1/completions",
+                                           json.dumps(self.text(big)).encode()[:-1]), 400, "body")
+        r = self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 2, "ignored": "a" * big,
+                                                 "temperature": 0})
+        self.assertEqual(r.json["choices"][0]["text"], FAKE.text("x", 2))
+        r = self.server.post("/tokenize", {"content": "a" * big})
+        self.assertEqual(r.json["tokens"], ids("a" * big))
+
+    def test_many_at_once_and_clients_that_leave(self):
+        body = self.text(1_000_000)
+
+        def leave():
+            with self.server.socket() as s:
+                s.sendall(self.server.post_bytes("/v1/completions", body))
+
+        def stay():
+            self.assert_error(self.server.post("/v1/completions", body), 400, "prompt")
+        harness.in_parallel(12, [leave, stay] * 12)
+        self.server.wait_idle()
+
+    def test_values_and_containers_are_counted(self):
+        for body, says in ((b'{"x":[' + b"1," * 262_145 + b"1]}", "262144 values"),
+                           (b'{"x":[' + b"[]," * 16_385 + b"1]}", "16384 arrays"),
+                           (b'{"x":[' + b"{}," * 16_385 + b"1]}", "16384 arrays")):
+            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
+                self.assert_error(self.server.post(path, body), 400, "body", says=says)
+        # Commas and brackets in strings are text.
+        r = self.server.post("/tokenize", {"content": ",[{" * 100_000})
+        self.assertEqual(r.status, 200)
+
+
+class Secrets(harness.unittest.TestCase):
+    def test_logs_hold_neither_prompts_nor_keys(self):
+        secret, canary = "sk-THE-SECRET-KEY", "THE-CANARY-PROMPT"
+        with harness.Server("--api-key", secret, "--log-level", "debug", key=secret) as server:
+            chat = {"messages": [{"role": "user", "content": canary}], "max_tokens": 2,
+                    "user": canary}
+            for path, body in (("/v1/chat/completions", chat),
+                               ("/v1/completions", {"prompt": canary, "max_tokens": 2}),
+                               ("/v1/completions", {"prompt": canary, "stop": [canary] * 99}),
+                               ("/v1/completions", {"prompt": canary * 9000}),
+                               ("/v1/completions", {"prompt": canary, "model": canary}),
+                               ("/v1/messages", chat), ("/api/chat", chat),
+                               ("/api/generate", {"prompt": canary}),
+                               ("/tokenize", {"content": canary, "add_special": canary}),
+                               (f"/{canary}", {})):
+                server.post(path, body)
+                server.post(path, json.dumps(body)[:-2])
+                server.post(path, body, headers={"Authorization": f"Bearer {canary}"})
+                server.post(path, body, headers={"X-OpenWebUI-User-Name": canary,
+                                                 "X-Gamasot-Class": canary})
+            stream = server.stream("/v1/completions", {"prompt": canary, "max_tokens": 4000})
+            stream.close()
+            server.raw(f"GET /{canary} HTTP/9\r\nX: {secret}\r\n\r\n".encode())
+            server.wait_idle()
+        log = server.log()
+        self.assertIn("ended", log)
+        self.assertNotIn(secret, log)
+        self.assertNotIn("CANARY", log)

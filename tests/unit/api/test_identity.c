@@ -66,7 +66,13 @@ static void pages_of_foreign_origins_are_refused(void **state) {
         {"http://[::1]:5000", 200},
         {"https://app.example", 200},
         {"http://192.168.1.7:11434", 200}, /* the page that this very host serves */
+        {"app://obsidian.md", 200},
+        {"tauri://localhost", 200},
+        {"http://tauri.localhost", 200},
+        {"vscode-webview://1abc", 200},
+        {"apps://evil.example", 403},
         {"http://app.example", 403},
+        {"http://localhost.", 403},
         {"https://evil.example", 403},
         {"http://localhost.evil.example", 403},
         {"null", 403},
