@@ -194,8 +194,13 @@ static void good_answer(gs_jsonw *w, const gs_route *r) {
         content(w, r->answer, NULL);
     else if (r->answer)
         content(w, "application/json", r->answer);
-    if (r->stream)
-        content(w, r->stream, NULL);
+    if (r->stream) { /* readers differ on what a schema of it would describe */
+        key_obj(w, r->stream);
+        key_obj(w, "schema");
+        key_str(w, "description", "Events, or lines of JSON, one after another.");
+        gs_jsonw_end_obj(w);
+        gs_jsonw_end_obj(w);
+    }
     gs_jsonw_end_obj(w);
     gs_jsonw_end_obj(w);
 }

@@ -319,6 +319,9 @@ class Http(harness.SharedServer):
         self.assertTrue(r.headers["Content-Type"].startswith("text/plain"))
         typed = {line.split()[2] for line in r.text.splitlines() if line.startswith("# TYPE")}
         for line in r.text.splitlines():
+            if line.startswith("# TYPE") and line.endswith("histogram"):
+                typed |= {line.split()[2] + part for part in ("_bucket", "_sum", "_count")}
+        for line in r.text.splitlines():
             if not line.startswith("#"):
                 name, value = line.rsplit(" ", 1)
                 float(value)
