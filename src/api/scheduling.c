@@ -191,6 +191,8 @@ static void answer_queue(gs_api_query *x, gs_buf *out) {
     gs_jsonw w;
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);
+    gs_jsonw_key(&w, "person");
+    gs_jsonw_str(&w, gs_api_person_name(x->api, x->who.person));
     gs_jsonw_key(&w, "own");
     gs_jsonw_arr(&w);
     for (int32_t i = 0; i < x->q.n_records; i++) {
@@ -392,7 +394,8 @@ static const gs_schema schemas[] = {
      "'late':{'type':'boolean'},'predicted_ttft_ms':{'type':['number','null']},"
      "'steps_predicted_ms':" NUMBER ",'steps_measured_ms':" NUMBER ",'charged_ms':" NUMBER "}}"},
     {"Queue",
-     "{'type':'object','required':['own','others','running','waiting'],'properties':{"
+     "{'type':'object','required':['person','own','others','running','waiting'],'properties':{"
+     "'person':" TEXT ","
      "'own':{'type':'array','items':{'$ref':'#/components/schemas/Story'}},"
      "'others':{'type':'object','additionalProperties':{'type':'object','properties':{"
      "'running':" COUNT ",'waiting':" COUNT ",'waiting_for':" NUMBERS "}}},"

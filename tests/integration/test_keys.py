@@ -230,6 +230,11 @@ class Keys(harness.unittest.TestCase):
             self.assertGreater(cached(proxy, user="libre-1"), 100)
             self.assertGreater(cached(proxy, {"X-Gamasot-User": "libre-1"}), 100)
             self.assertGreater(cached(proxy, mina, user="x"), 100)  # the header counts
+            for key, headers, person in ((a, {}, "a"), (same[1], {}, "eva"), (proxy, {}, "webui"),
+                                         (proxy, mina, "webui/Mina"), (a, mina, "a"),
+                                         (proxy, {"X-Gamasot-User": "jo"}, "webui/jo")):
+                r = server.get("/v1/queue", headers={"Authorization": f"Bearer {key}", **headers})
+                self.assertEqual(r.json["person"], person)
 
     def test_queue_limit_of_a_person(self):
         few = self.add("few", "--max-running", "1", "--max-queued", "1")
