@@ -1,6 +1,8 @@
 """Continuous batching as clients see it. Counted in tokens and steps, never in seconds."""
 
+import contextlib
 import http.client
+import json
 import random
 import socket
 import threading
@@ -278,3 +280,59 @@ class SignsOfLife(harness.SharedServer):
             answer += whole.recv(65536)
         self.assertIn(FAKE.text("waits too", 2).encode(), answer)
         whole.close()
+
+
+class SignsOfLife(harness.unittest.TestCase):
+    """Who waits long hears something, in a form that its client takes for nothing."""
+
+    @harness.limit(240)
+    def test_waiting_requests_hear_something(self):
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(harness.Server("--engine.max_seqs", 1, "--fake.step_ms",
+                                                        20, "--model.context", 4096))
+            first = server.stream("/v1/completions", {"prompt": "x", "max_tokens": 4000})
+            stack.callback(first.close)
+            server.wait_admitted(1)
+            body = {"prompt": "x", "max_tokens": 3, "temperature": 0}
+            chat = {"model": "fake", "messages": [{"role": "user", "content": "x"}],
+                    "options": {"num_predict": 3, "temperature": 0}}
+            sockets = {}
+            for name, path, asked in (("sse", "/v1/completions", {**body, "stream": True}),
+                                      ("json", "/v1/completions", body),
+                                      ("ndjson", "/api/chat", chat)):
+                sockets[name] = stack.enter_context(server.socket(timeout_s=120))
+                sockets[name].sendall(server.post_bytes(path, asked))
+            heard = dict.fromkeys(sockets, b"")
+
+            def hear(wanted):
+                for name, s in sockets.items():
+                    s.setblocking(False)
+                    with contextlib.suppress(BlockingIOError):
+                        heard[name] += s.recv(65536)
+                return all(want in heard[name] for name, want in wanted.items())
+            harness.wait_until("the stream's headers", lambda: hear({"sse": b"\r\n\r\n"}))
+            self.assertNotIn(b"HTTP", heard["json"])
+            harness.wait_until("a sign for each", lambda: hear(
+                {"sse": b": waiting\n\n", "json": b"\r\n\r\n1\r\n \r\n",
+                 "ndjson": b"\r\n\r\n1\r\n \r\n"}), timeout_s=90)
+            first.close()
+            harness.wait_until("the answers", lambda: hear(
+                dict.fromkeys(sockets, b"0\r\n\r\n")), timeout_s=60)
+            for name, text in heard.items():
+                head, _, rest = text.partition(b"\r\n\r\n")
+                self.assertIn(b" 200 ", head.split(b"\r\n")[0], name)
+                out, at = b"", 0
+                while True:
+                    size, _, _ = rest[at:].partition(b"\r\n")
+                    at += len(size) + 2
+                    out += rest[at:at + int(size, 16)]
+                    at += int(size, 16) + 2
+                    if int(size, 16) == 0:
+                        break
+                if name == "sse":
+                    self.assertTrue(out.endswith(b"data: [DONE]\n\n"))
+                else:
+                    self.assertTrue(out.startswith(b" "))
+                    self.assertNotIn(b"\n ", out)
+                    for line in out.decode().strip().split("\n"):
+                        json.loads(line)
