@@ -194,6 +194,27 @@ static void attn_phase(const lane *t, int32_t layer) {
     }
 }
 
+static void own_columns(const lane *t, int32_t k, int32_t *c0, int32_t *c1) {
+    int p0, p1;
+    gs_share((k + PART_COLS - 1) / PART_COLS, t->tid, t->n, &p0, &p1);
+    *c0 = p0 * PART_COLS;
+    *c1 = p1 * PART_COLS < k ? p1 * PART_COLS : k;
+}
+
+static bool whole_rows(const lane *t) {
+    return t->b->n_rows >= ROWS_FROM_TILES * GS_TILE_ROWS * t->n;
+}
+
+/* Called ahead of the barrier before a quant_phase: the lines arrive while the thread waits. */
+static void fetch_act(const lane *t, const gs_act *act, int flags) {
+    int32_t c0, c1;
+    if (whole_rows(t))
+        return;
+    own_columns(t, act->k, &c0, &c1);
+    if (c0 < c1)
+        gs_act_prefetch(act, c0, c1, flags);
+}
+
 /*
  * Whether the gate's columns are dealt out in parts that a thread can quantise itself. Not when
  * that would leave shares uneven by more than 1 in 8.
@@ -221,6 +242,8 @@ static void ffn_phase(const lane *t, const gs_layer *ly) {
     int32_t c0 = p0 * GS_PANEL_ROWS,
             c1 = p1 * GS_PANEL_ROWS < hp->n_ff ? p1 * GS_PANEL_ROWS : hp->n_ff;
     gs_act act = t->ff;
+    if (own && !whole_rows(t))
+        gs_act_prefetch(&act, c0, c1, gs_act_need(ly->w_down.type));
     for (int32_t r = 0; r < b->n_rows; r++) {
         float *g = row_of(b->gate, hp->n_ff, r), *u = row_of(b->up, hp->n_ff, r);
         if (hp->ffn_gelu)
@@ -241,7 +264,7 @@ static void quant_phase(const lane *t, const gs_act *act, const float *x, const 
                         int flags) {
     gs_act a = *act;
     float eps = t->m->hp.norm_eps;
-    if (a.m >= ROWS_FROM_TILES * GS_TILE_ROWS * t->n) {
+    if (whole_rows(t)) {
         int32_t r0, r1;
         gs_act_share(a.m, t->tid, t->n, &r0, &r1);
         if (weight)
@@ -250,9 +273,8 @@ static void quant_phase(const lane *t, const gs_act *act, const float *x, const 
             gs_act_quant(&a, x, a.k, r0, r1, flags);
         return;
     }
-    int p0, p1;
-    gs_share((a.k + PART_COLS - 1) / PART_COLS, t->tid, t->n, &p0, &p1);
-    int32_t c0 = p0 * PART_COLS, c1 = p1 * PART_COLS < a.k ? p1 * PART_COLS : a.k;
+    int32_t c0, c1;
+    own_columns(t, a.k, &c0, &c1);
     if (c0 >= c1)
         return;
     for (int32_t r = 0; r < a.m; r++) {
@@ -275,32 +297,36 @@ static void decide(const lane *t) {
 
 static void layer_pass(const lane *t, int32_t layer) {
     const gs_layer *ly = &t->m->layers[layer];
+    int for_qkv = gs_act_need(ly->wq.type) | gs_act_need(ly->wk.type) | gs_act_need(ly->wv.type);
+    int for_ffn = gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type);
+    int for_wo = gs_act_need(ly->wo.type), for_down = gs_act_need(ly->w_down.type);
     if (layer > 0)
         post_norm(t, t->m->layers[layer - 1].post_ffn_norm);
-    quant_phase(t, &t->embd, t->b->x, ly->attn_norm,
-                gs_act_need(ly->wq.type) | gs_act_need(ly->wk.type) | gs_act_need(ly->wv.type));
+    quant_phase(t, &t->embd, t->b->x, ly->attn_norm, for_qkv);
     sync_all(t);
     qkv_phase(t, layer);
     sync_all(t);
     append_phase(t, layer);
     sync_all(t);
     attn_phase(t, layer);
+    fetch_act(t, &t->attn, for_wo);
     sync_all(t);
-    quant_phase(t, &t->attn, t->b->attn, NULL, gs_act_need(ly->wo.type));
+    quant_phase(t, &t->attn, t->b->attn, NULL, for_wo);
     sync_all(t);
     residual_gemm(t, &ly->wo, &t->attn, ly->post_attn_norm != NULL);
+    fetch_act(t, &t->embd, for_ffn);
     sync_all(t);
     post_norm(t, ly->post_attn_norm);
-    quant_phase(t, &t->embd, t->b->x, ly->ffn_norm,
-                gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type));
+    quant_phase(t, &t->embd, t->b->x, ly->ffn_norm, for_ffn);
     sync_all(t);
     ffn_phase(t, ly);
     sync_all(t);
     if (!ffn_owns_parts(t)) {
-        quant_phase(t, &t->ff, t->b->gate, NULL, gs_act_need(ly->w_down.type));
+        quant_phase(t, &t->ff, t->b->gate, NULL, for_down);
         sync_all(t);
     }
     residual_gemm(t, &ly->w_down, &t->ff, ly->post_ffn_norm != NULL);
+    fetch_act(t, &t->embd, for_qkv);
     decide(t);
     sync_all(t);
 }

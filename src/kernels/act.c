@@ -43,16 +43,54 @@ void gs_act_share(int32_t m, int tid, int n_threads, int32_t *r0, int32_t *r1) {
     *r1 = gs_tile_begin(m, n_tiles, t1);
 }
 
+static void prefetch_bytes(const void *at, int64_t n) {
+    const char *p = (const char *)((uintptr_t)at & ~(uintptr_t)63);
+    for (; p < (const char *)at + n; p += 64)
+        __builtin_prefetch(p, 1);
+}
+
+void gs_act_prefetch(const gs_act *a, int32_t c0, int32_t c1, int flags) {
+    int32_t n_tiles = gs_n_tiles(a->m), n_blocks = a->k / GS_BLOCK_COLS;
+    gs_act_view v = gs_act_layout(a);
+    for (int32_t t = 0; t < n_tiles; t++) {
+        int64_t m0 = gs_tile_begin(a->m, n_tiles, t);
+        int64_t mr = gs_tile_begin(a->m, n_tiles, t + 1) - m0;
+        int64_t at = m0 * n_blocks + mr * (c0 / GS_BLOCK_COLS);
+        int64_t n = mr * ((c1 - c0) / GS_BLOCK_COLS);
+        if (flags & GS_ACT_INT) {
+            prefetch_bytes(v.q + GS_BLOCK_COLS * at, GS_BLOCK_COLS * n);
+            prefetch_bytes(v.ad + at, 4 * n);
+        }
+        if (flags & GS_ACT_ASUM)
+            prefetch_bytes(v.asum + at, 4 * n);
+        if (flags & GS_ACT_N8)
+            prefetch_bytes(v.n8 + at, 4 * n);
+        if (flags & GS_ACT_N16)
+            prefetch_bytes(v.n16 + 2 * at, 8 * n);
+    }
+}
+
 int gs_act_need(gs_qtype weight_type) {
     const gs_fmt *f = gs_fmt_get(weight_type);
-    return f && f->scale == GS_SCALE_FLOAT ? GS_ACT_FLOAT : GS_ACT_INT;
+    switch (f ? f->scale : GS_SCALE_FLOAT) {
+    case GS_SCALE_FLOAT:
+        return GS_ACT_FLOAT;
+    case GS_SCALE_F16_MIN:
+    case GS_SCALE_K_MIN:
+        return GS_ACT_CODES | GS_ACT_ASUM;
+    case GS_SCALE_K16:
+    case GS_SCALE_K16_MIN:
+        return GS_ACT_CODES | GS_ACT_N16;
+    default:
+        return GS_ACT_CODES | GS_ACT_N8;
+    }
 }
 
 gs_act_row gs_act_row_at(const gs_act *a, int32_t row) {
     int32_t n_tiles = gs_n_tiles(a->m), t = gs_tile_of(a->m, n_tiles, row);
     int32_t m0 = gs_tile_begin(a->m, n_tiles, t), in_tile = row - m0;
     int32_t n_blocks = a->k / GS_BLOCK_COLS;
-    gs_act_row r = {gs_act_layout(a), gs_tile_begin(a->m, n_tiles, t + 1) - m0};
+    gs_act_row r = {gs_act_layout(a), gs_tile_begin(a->m, n_tiles, t + 1) - m0, 0};
     int64_t at = (int64_t)m0 * n_blocks + in_tile;
     r.v.q += (int64_t)m0 * a->k + 32 * in_tile;
     r.v.ad += at;
@@ -66,6 +104,7 @@ gs_act_row gs_act_row_at(const gs_act *a, int32_t row) {
 /* k values of a row, from where `row` points. */
 static void put_values(gs_act_row row, const float *x, float scale, const float *weight, int32_t k,
                        int flags) {
+    row.flags = flags;
     if (flags & GS_ACT_INT)
         gs_kernels->quant_row(&row, x, scale, weight, k);
     if (flags & GS_ACT_FLOAT) {

@@ -105,10 +105,16 @@ typedef struct gs_act {
 
 size_t gs_act_bytes(int32_t m_max, int32_t k);
 /* Rows [r0, r1) from x + r * ldx. Values must be finite; NaN/inf become 0. The representation
- * depends on whether the matrix to come has integer or float weights: flags = GS_ACT_INT,
- * GS_ACT_FLOAT or both. */
-enum { GS_ACT_INT = 1, GS_ACT_FLOAT = 2 };
-int gs_act_need(gs_qtype weight_type); /* which of the two a weight type reads */
+ * depends on the matrices to come: flags is what gs_act_need says of all of them. */
+enum {
+    GS_ACT_CODES = 1, /* int8 codes and scales; the rest are sums of codes that formats need: */
+    GS_ACT_ASUM = 2,  /* minima */
+    GS_ACT_N8 = 4,    /* offsets per 32 columns */
+    GS_ACT_N16 = 8,   /* offsets and minima per 16 columns */
+    GS_ACT_INT = 15,
+    GS_ACT_FLOAT = 16
+};
+int gs_act_need(gs_qtype weight_type); /* what a weight type reads */
 void gs_act_quant(gs_act *a, const float *x, int64_t ldx, int32_t r0, int32_t r1, int flags);
 /* Columns [c0, c1) of row `row` alone, from x[a->k]; c0 is a multiple of GS_ACT_GROUP, c1 too or
  * the end of the row. Disjoint ranges may be filled at once. */
@@ -119,6 +125,9 @@ void gs_rmsnorm_quant(gs_act *a, const float *x, int64_t ldx, const float *weigh
 /* The rows of m that thread tid of n should fill: whole tiles of the layout, because rows of one
  * tile share cache lines. */
 void gs_act_share(int32_t m, int tid, int n_threads, int32_t *r0, int32_t *r1);
+/* Fetches the cache lines of columns [c0, c1) of all rows for writing: they come from another
+ * core's cache or were pushed out by weights, and stores wait for them one after the other. */
+void gs_act_prefetch(const gs_act *a, int32_t c0, int32_t c1, int flags);
 void gs_rmsnorm_quant_part(gs_act *a, const float *x, const float *weight, float eps, int32_t row,
                            int32_t c0, int32_t c1, int flags);
 

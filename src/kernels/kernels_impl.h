@@ -155,6 +155,7 @@ static inline int32_t gs_tile_of(int32_t m, int32_t n_tiles, int32_t row) {
 typedef struct gs_act_row {
     gs_act_view v; /* already at this row */
     int32_t mr;
+    int flags; /* which of the sums are wanted */
 } gs_act_row;
 
 gs_act_row gs_act_row_at(const gs_act *a, int32_t row);

@@ -107,10 +107,14 @@ static void quant_block(const gs_act_row *row, int32_t b, const float y[32], flo
         sum[i / 16] += q[i];
     }
     row->v.ad[at] = d;
-    row->v.asum[at] = gs_act_asum(d, sum[0] + sum[1]);
-    row->v.n8[at] = -8 * (sum[0] + sum[1]);
-    row->v.n16[2 * at] = -32 * sum[0];
-    row->v.n16[2 * at + 1] = -32 * sum[1];
+    if (row->flags & GS_ACT_ASUM)
+        row->v.asum[at] = gs_act_asum(d, sum[0] + sum[1]);
+    if (row->flags & GS_ACT_N8)
+        row->v.n8[at] = -8 * (sum[0] + sum[1]);
+    if (row->flags & GS_ACT_N16) {
+        row->v.n16[2 * at] = -32 * sum[0];
+        row->v.n16[2 * at + 1] = -32 * sum[1];
+    }
 }
 
 void gs_quant_row_scalar(const gs_act_row *row, const float *x, float scale, const float *weight,

@@ -224,16 +224,21 @@ static inline void quant_block(const gs_act_row *row, int32_t b, const __m256 v[
     __m256i i1 = _mm256_cvtps_epi32(_mm256_mul_ps(v[1], iv));
     __m256i i2 = _mm256_cvtps_epi32(_mm256_mul_ps(v[2], iv));
     __m256i i3 = _mm256_cvtps_epi32(_mm256_mul_ps(v[3], iv));
-    int32_t s0 = sum8i(_mm256_add_epi32(i0, i1)), s1 = sum8i(_mm256_add_epi32(i2, i3));
     __m256i lo = _mm256_packs_epi32(i0, i1), hi = _mm256_packs_epi32(i2, i3);
     __m256i q = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi),
                                             _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)(row->v.q + 32 * at), q);
     row->v.ad[at] = d;
-    row->v.asum[at] = gs_act_asum(d, s0 + s1);
-    row->v.n8[at] = -8 * (s0 + s1);
-    row->v.n16[2 * at] = -32 * s0;
-    row->v.n16[2 * at + 1] = -32 * s1;
+    __m256i h0 = _mm256_add_epi32(i0, i1), h1 = _mm256_add_epi32(i2, i3);
+    if (row->flags & GS_ACT_N16) {
+        row->v.n16[2 * at] = -32 * sum8i(h0);
+        row->v.n16[2 * at + 1] = -32 * sum8i(h1);
+    }
+    int32_t sum = sum8i(_mm256_add_epi32(h0, h1));
+    if (row->flags & GS_ACT_ASUM)
+        row->v.asum[at] = gs_act_asum(d, sum);
+    if (row->flags & GS_ACT_N8)
+        row->v.n8[at] = -8 * sum;
 }
 
 void gs_quant_row_avx2(const gs_act_row *row, const float *x, float scale, const float *weight,
