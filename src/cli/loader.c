@@ -243,7 +243,7 @@ static void write_calibration(const char *path, const char *id, const gs_cost *c
 
 /* Takes the figures of an earlier start if two of them still hold, else measures some seconds. A
  * failure leaves the prior, which learns from the first steps. */
-static void calibrate(gs_loader *l, const loaded *x, gs_backend *b) {
+static void calibrate_model(gs_loader *l, const loaded *x, gs_backend *b) {
     char id[400], path[GS_DIRS_MAX_PATH + 64];
     bool differs = true;
     gs_cost_prior(&l->cost);
@@ -263,6 +263,11 @@ static void calibrate(gs_loader *l, const loaded *x, gs_backend *b) {
     gs_info("loader", "calibrated ms=%lld", (long long)((gs_now_ns() - began_ns) / GS_NS_PER_MS));
     if (has_path)
         write_calibration(path, id, &l->cost);
+}
+
+static void calibrate(gs_loader *l, const loaded *x, gs_backend *b) {
+    calibrate_model(l, x, b);
+    l->cost.logits_together = true;
 }
 
 static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {

@@ -74,11 +74,17 @@ static double batch_ns(const gs_cost *c, int32_t n) {
     return c->knot_ns[i] + w * (c->knot_ns[i + 1] - c->knot_ns[i]);
 }
 
+static double logits_ns(const gs_cost *c, int32_t n) {
+    if (!c->logits_together || n < 1 || !(c->knot_ns[0] > 0.0))
+        return c->logit_ns * n;
+    return c->logit_ns * batch_ns(c, n) / c->knot_ns[0];
+}
+
 double gs_cost_predict(const gs_cost *c, const gs_cost_step *x) {
     if (x->n_tokens < 1)
         return 0.0;
     return batch_ns(c, x->n_tokens) + c->decode_ctx_ns * x->decode_ctx +
-           c->prefill_ns * x->prefill_area + c->logit_ns * x->n_logits +
+           c->prefill_ns * x->prefill_area + logits_ns(c, x->n_logits) +
            c->sample_ns * x->n_sampled + c->fixed_ns;
 }
 
@@ -147,7 +153,7 @@ static void correct(gs_cost *c, const gs_cost_step *x, double predicted, double 
     part[i + 1] = upper * f;
     part[A] = c->decode_ctx_ns * x->decode_ctx;
     part[B] = c->prefill_ns * x->prefill_area;
-    part[C] = c->logit_ns * x->n_logits;
+    part[C] = logits_ns(c, x->n_logits);
     part[D] = c->sample_ns * x->n_sampled;
     part[E] = c->fixed_ns;
     for (int k = 0; k < N_TERMS; k++)

@@ -43,6 +43,9 @@ typedef struct gs_cost {
     double sample_ns;              /* d */
     double fixed_ns;               /* e */
     bool calibrated;               /* measured on this machine; else a guess that learns fast */
+    /* The backend takes all positions with logits through the output matrix together: their price
+     * grows as f does, c * f(positions) / f(1). Not part of the text. */
+    bool logits_together;
     uint64_t n_observed;
     uint32_t seen[GS_COST_KNOTS]; /* steps observed beside this knot; 0: extrapolated */
     int32_t same_side;            /* steps in a row, far off on one side: + slower, - faster */

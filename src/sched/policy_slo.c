@@ -21,7 +21,7 @@
 
 #define AHEAD_TOKENS 10    /* a listener's buffer is kept this full */
 #define AHEAD_FROM   20    /* tokens (60 characters) before speech begins */
-#define HEAVY        4     /* times the requests of the person with fewest */
+#define HEAVY_PART   0.85  /* of a person's part, so that with first tokens it is no more */
 #define GRACE_NS     1e9   /* until a person with few requests has used so much more */
 #define HEAVY_TURN   16    /* every so many steps a heavy person's prompt gets a tile anyway */
 #define STAY_NS      0.5e9 /* a prompt in progress stays before one of a counter this much lower */
@@ -45,7 +45,7 @@ static void slo_init(gs_sched *s) {
 
 /* The part of a stream's slack that a step is planned to fill: predictions are off by 10 to 30 %,
  * and the token still has to leave the house. */
-#define HORIZON_PART 0.75
+#define HORIZON_PART 0.70
 
 /* ---- 1 to 3: streams, targets, horizon --------------------------------------------------------*/
 
@@ -99,9 +99,9 @@ static void find_heavy(slo_step *t) {
         t->light_counter_ns = t->p->persons[i].counter_ns;
     }
     t->allowed = INT32_MAX;
-    if (t->n_active < 2 || fewest > INT32_MAX / HEAVY || !slo_rule(t->s, GS_RULE_FAIRNESS))
+    if (t->n_active < 2 || fewest > INT32_MAX / SLO_HEAVY || !slo_rule(t->s, GS_RULE_FAIRNESS))
         return;
-    t->allowed = HEAVY * fewest;
+    t->allowed = SLO_HEAVY * fewest;
     gs_cost_step light = {0};
     for (const gs_sched_seq *q = t->s->running.head; q; q = q->next)
         if (is_stream(t->s, q) && !is_heavy(t, q))
@@ -148,7 +148,7 @@ static bool is_spare(const slo_step *t, const gs_sched_seq *q, bool ahead, bool 
         return heavy;
     gs_cost_step x = t->x;
     gs_cost_step_add(&x, 1, q->n_computed, true, true);
-    return gs_cost_predict(&t->s->cost, &x) > t->n_active * t->light_ns;
+    return gs_cost_predict(&t->s->cost, &x) > HEAVY_PART * t->n_active * t->light_ns;
 }
 
 static void plan_rows(slo_step *t, bool heavy) {

@@ -48,8 +48,22 @@ typedef struct load {
     int32_t n_ahead;
 } load;
 
-static load look_ahead(const gs_sched *s, gs_class c) {
+/* Whether a waiting one of the same class comes after a newcomer of person d->person: its own
+ * person has used more, or has so many requests that they give way (is_heavy in policy_slo.c). */
+static bool comes_after(const gs_sched *s, const gs_sched_seq *q, const gs_seq_desc *d,
+                        double counter_ns) {
+    const slo_state *p = slo_of(s);
+    const slo_person *u = &p->persons[d->person < p->n_persons ? d->person : 0];
+    const slo_person *o = slo_person_of(s, q);
+    if (o == u || !slo_rule(s, GS_RULE_FAIRNESS))
+        return false;
+    return o->counter_ns > counter_ns ||
+           (q->d.cls != GS_CLASS_VOICE && o->n_live > SLO_HEAVY * (u->n_live + 1));
+}
+
+static load look_ahead(const gs_sched *s, gs_class c, const gs_seq_desc *d) {
     load l = {0};
+    const double counter_ns = slo_counter_on_return(s, d->person);
     gs_cost_step streams = {0};
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
     for (int i = 0; i < 2; i++)
@@ -58,7 +72,7 @@ static load look_ahead(const gs_sched *s, gs_class c) {
                 gs_cost_step_add(&streams, 1, q->n_computed, true, true);
                 continue;
             }
-            if (q->d.cls > c)
+            if (q->d.cls > c || (i == 1 && q->d.cls == c && comes_after(s, q, d, counter_ns)))
                 continue;
             const int32_t done = i == 0 ? q->n_computed : q->n_peek;
             l.ahead_ns += gs_cost_prefill(&s->cost, done, gs_sched_n_known(q) - done, 128);
@@ -96,7 +110,7 @@ static int check_person(const gs_sched *s, const gs_seq_desc *d, int64_t now_ns,
 
 int slo_admit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admission *out) {
     const gs_class_config *k = &s->classes[out->cls];
-    const load l = look_ahead(s, out->cls);
+    const load l = look_ahead(s, out->cls, d);
     const double own = gs_cost_prefill(&s->cost, out->n_cached, d->n_prompt - out->n_cached, 128);
     /* Prefill gets what streams leave of each step. */
     const double tpot = slo_max((double)s->classes[GS_CLASS_CHAT].tpot_ns, 1.5 * l.streams_ns);

@@ -31,21 +31,28 @@ double slo_expected_output(const gs_sched *s, const gs_sched_seq *q) {
  * Who comes back from idle may not spend what was saved up meanwhile: the counter is lifted to
  * the least of those who wait or run, or with nobody there to that of the person who left last.
  */
-void slo_person_joins(gs_sched *s, gs_sched_seq *q) {
-    slo_state *p = slo_of(s);
-    slo_person *u = slo_person_of(s, q);
-    if (q->d.person != p->last_person && q->ordinal > 1)
-        p->switched_ns = s->now_ns > 0 ? s->now_ns : 1;
-    p->last_person = q->d.person;
-    if (u->n_live++ > 0)
-        return;
+double slo_counter_on_return(const gs_sched *s, uint32_t person) {
+    const slo_state *p = slo_of(s);
+    const slo_person *u = &p->persons[person < p->n_persons ? person : 0];
+    if (u->n_live > 0)
+        return u->counter_ns;
     double least = -1.0;
     for (uint32_t i = 0; i < p->n_persons; i++) {
         const slo_person *o = &p->persons[i];
         if (o != u && o->n_live > 0 && (least < 0.0 || o->counter_ns < least))
             least = o->counter_ns;
     }
-    u->counter_ns = slo_max(u->counter_ns, least >= 0.0 ? least : p->last_counter_ns);
+    return slo_max(u->counter_ns, least >= 0.0 ? least : p->last_counter_ns);
+}
+
+void slo_person_joins(gs_sched *s, gs_sched_seq *q) {
+    slo_state *p = slo_of(s);
+    slo_person *u = slo_person_of(s, q);
+    if (q->d.person != p->last_person && q->ordinal > 1)
+        p->switched_ns = s->now_ns > 0 ? s->now_ns : 1;
+    p->last_person = q->d.person;
+    u->counter_ns = slo_counter_on_return(s, q->d.person);
+    u->n_live++;
 }
 
 void slo_person_leaves(gs_sched *s, const gs_sched_seq *q) {

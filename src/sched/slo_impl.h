@@ -51,6 +51,8 @@ typedef struct slo_state {
     slo_charge *parked;  /* [max_seqs] of the suspended step */
 } slo_state;
 
+#define SLO_HEAVY 4 /* times the requests of the person with fewest */
+
 /* One step while it is built. */
 typedef struct slo_step {
     gs_sched *s;
@@ -99,6 +101,8 @@ static inline double slo_min(double a, double b) {
 
 /* ---- slo_fair.c ---- */
 double slo_expected_output(const gs_sched *s, const gs_sched_seq *q); /* tokens still to come */
+/* What the person's counter is once a request of theirs comes. */
+double slo_counter_on_return(const gs_sched *s, uint32_t person);
 void slo_person_joins(gs_sched *s, gs_sched_seq *q);
 void slo_person_leaves(gs_sched *s, const gs_sched_seq *q);
 void slo_weigh_items(gs_sched *s); /* charges of the plan that is ready */

@@ -263,8 +263,36 @@ static void test_calibration_of_a_tiny_context(void **state) {
     assert_true(c.knot_ns[9] >= c.knot_ns[2]);
 }
 
+/* Rows of logits together cost what rows of a step do: the first one pays for reading weights. */
+static void test_logits_together(void **state) {
+    (void)state;
+    gs_cost c;
+    gs_cost_prior(&c);
+    gs_cost_step one = {0}, eight = {0};
+    gs_cost_step_add(&one, 1, 0, true, true);
+    for (int i = 0; i < 8; i++)
+        gs_cost_step_add(&eight, 1, 0, true, true);
+    const double one_apart = gs_cost_predict(&c, &one), eight_apart = gs_cost_predict(&c, &eight);
+    c.logits_together = true;
+    assert_true(fabs(gs_cost_predict(&c, &one) - one_apart) < 1.0);
+    const double saved = eight_apart - gs_cost_predict(&c, &eight);
+    assert_true(fabs(saved - c.logit_ns * (8.0 - c.knot_ns[3] / c.knot_ns[0])) < 1.0);
+    /* It still learns a machine from steps of all sizes. */
+    for (int i = 0; i < 4000; i++) {
+        gs_cost_step x = {0};
+        for (int k = 0; k <= i % 8; k++)
+            gs_cost_step_add(&x, 1, 10, true, true);
+        const double rows = i % 8 + 1;
+        gs_cost_observe(&c, &x, (int64_t)(9e6 + 1e6 * rows));
+    }
+    gs_cost_error e;
+    gs_cost_get_error(&c, &e);
+    assert_true(e.p95_error < 0.1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logits_together),
         cmocka_unit_test(test_terms),
         cmocka_unit_test(test_larger_steps_take_no_less),
         cmocka_unit_test(test_prior_learns_the_machine),
