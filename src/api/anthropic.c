@@ -211,6 +211,15 @@ static void whole_count(gs_req *r, gs_buf *out) {
     gs_buf_printf(out, "{\"input_tokens\":%zu}", r->prompts[0].len);
 }
 
+/* Errors about the schema name this dialect's field. */
+static int name_fields(const json_t *body, gs_gen_params *p, gs_api_error *e) {
+    (void)body;
+    (void)e;
+    if (p->constraint.kind != GS_CONSTRAINT_NONE)
+        p->constraint.field = "output_config.format";
+    return 0;
+}
+
 static const gs_dialect dialect_messages = {
     .id_prefix = "msg_",
     .call_id_prefix = "toolu_",
@@ -222,6 +231,7 @@ static const gs_dialect dialect_messages = {
     .stream_end = stream_end,
     .stream_error = stream_error,
     .whole = whole,
+    .read = name_fields,
     .alive = "event: ping\ndata: {\"type\":\"ping\"}\n\n",
     .alive_after_ns = 10 * GS_NS_PER_S,
 };

@@ -308,6 +308,15 @@ static void whole(gs_req *r, gs_buf *out) {
     response(&w, r, true);
 }
 
+/* Errors about the schema name this form's field. */
+static int name_fields(const json_t *body, gs_gen_params *p, gs_api_error *e) {
+    (void)body;
+    (void)e;
+    if (p->constraint.kind != GS_CONSTRAINT_NONE)
+        p->constraint.field = "text.format";
+    return 0;
+}
+
 static const gs_dialect dialect_responses = {
     .id_prefix = "resp_",
     .call_id_prefix = "call_",
@@ -319,6 +328,7 @@ static const gs_dialect dialect_responses = {
     .stream_end = stream_end,
     .stream_error = stream_error,
     .whole = whole,
+    .read = name_fields,
     .alive = ": waiting\n\n",
     .alive_after_ns = 10 * GS_NS_PER_S,
 };

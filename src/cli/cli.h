@@ -2,6 +2,7 @@
 #ifndef GS_CLI_CLI_H
 #define GS_CLI_CLI_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -63,7 +64,14 @@ int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, siz
 
 /* Bytes of a small GGUF file that holds only a byte-level vocabulary: what the fake backend's
  * tokeniser is made from. Freed with gs_free. */
-int gs_fake_vocab(int32_t n_vocab, void **data, size_t *size);
+/* chat_template: its source, n_template bytes, or NULL. */
+int gs_fake_vocab(int32_t n_vocab, const char *chat_template, size_t n_template, void **data,
+                  size_t *size);
+
+/* Answers of the fake backend from a JSON file: [["what the prompt has last", "answer"], ...]. The
+ * rules point into root, which json_decref frees; rules is freed with gs_free. */
+int gs_fake_script(const char *path, json_t **root, gs_fake_rule **rules, int32_t *n, char *err,
+                   size_t errlen);
 
 #define GS_FAKE_EOS 258
 

@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/sys.h"
 #include "base/utf8.h"
 #include "cli/cli.h"
 #include "gguf/gguf.h"
@@ -64,13 +65,14 @@ static void put_token(gs_buf *b, int32_t id) {
     }
 }
 
-int gs_fake_vocab(int32_t n_vocab, void **data, size_t *size) {
+int gs_fake_vocab(int32_t n_vocab, const char *chat_template, size_t n_template, void **data,
+                  size_t *size) {
     gs_buf b = {0};
     uint64_t n = (uint64_t)n_vocab;
     gs_buf_add(&b, "GGUF", 4);
     put_u32(&b, 3);
-    put_u64(&b, 0); /* tensors */
-    put_u64(&b, 7); /* keys */
+    put_u64(&b, 0);                     /* tensors */
+    put_u64(&b, chat_template ? 8 : 7); /* keys */
     put_key(&b, "general.architecture", GS_GGUF_STR);
     put_str(&b, "fake", 4);
     put_key(&b, "tokenizer.ggml.model", GS_GGUF_STR);
@@ -84,6 +86,10 @@ int gs_fake_vocab(int32_t n_vocab, void **data, size_t *size) {
     for (int32_t i = 0; i < n_vocab; i++)
         put_u32(&b, i < 256 ? 1 : 3); /* normal, control */
     put_arr(&b, "tokenizer.ggml.merges", GS_GGUF_STR, 0);
+    if (chat_template) {
+        put_key(&b, "tokenizer.chat_template", GS_GGUF_STR);
+        put_str(&b, chat_template, n_template);
+    }
     put_key(&b, "tokenizer.ggml.eos_token_id", GS_GGUF_U32);
     put_u32(&b, GS_FAKE_EOS);
     if (b.failed) {
@@ -92,4 +98,28 @@ int gs_fake_vocab(int32_t n_vocab, void **data, size_t *size) {
     }
     *data = gs_buf_take(&b, size);
     return *data ? 0 : GS_ERR_NOMEM;
+}
+
+int gs_fake_script(const char *path, json_t **root, gs_fake_rule **rules, int32_t *n, char *err,
+                   size_t errlen) {
+    json_error_t why;
+    size_t i;
+    const json_t *pair;
+    *root = json_load_file(path, 0, &why);
+    if (!json_is_array(*root))
+        return gs_fail(err, errlen, GS_ERR_FORMAT, "fake.script: %s is no JSON array: %s", path,
+                       why.text);
+    *n = (int32_t)json_array_size(*root);
+    *rules = gs_calloc((size_t)*n + 1, sizeof(**rules));
+    if (!*rules)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory for fake.script");
+    json_array_foreach(*root, i, pair) {
+        const json_t *after = json_array_get(pair, 0), *say = json_array_get(pair, 1);
+        if (!json_is_string(after) || !json_is_string(say))
+            return gs_fail(err, errlen, GS_ERR_FORMAT,
+                           "fake.script: %s: entry %zu is no pair of strings", path, i);
+        (*rules)[i] = (gs_fake_rule){json_string_value(after), json_string_value(say),
+                                     json_string_length(after), json_string_length(say)};
+    }
+    return 0;
 }

@@ -21,6 +21,8 @@
 
 typedef struct loaded {
     void *fake_bytes;
+    json_t *fake_script;
+    gs_fake_rule *fake_rules;
     gs_gguf *gguf;
     gs_pool *pool;
     gs_model *model;
@@ -72,8 +74,16 @@ static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errl
 
 static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
     const gs_config *c = l->cfg;
-    size_t size = 0;
-    int rc = gs_fake_vocab(c->fake_vocab, &x->fake_bytes, &size);
+    size_t size = 0, n_template = 0;
+    const void *source = NULL;
+    int32_t n_rules = 0;
+    int rc =
+        c->fake_template[0] ? gs_map_file(c->fake_template, &source, &n_template, err, errlen) : 0;
+    if (rc == 0)
+        rc = gs_fake_vocab(c->fake_vocab, source, n_template, &x->fake_bytes, &size);
+    gs_unmap(source, n_template);
+    if (rc == 0 && c->fake_script[0])
+        rc = gs_fake_script(c->fake_script, &x->fake_script, &x->fake_rules, &n_rules, err, errlen);
     if (rc == 0)
         rc = gs_gguf_open_mem(x->fake_bytes, size, &x->gguf, err, errlen);
     if (rc == 0)
@@ -95,6 +105,8 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
         .n_tokens = c->fake_n_tokens,
         .eos_token = GS_FAKE_EOS,
         .eos_after = c->fake_eos_after,
+        .rules = x->fake_rules,
+        .n_rules = n_rules,
         .fail_step = (uint64_t)c->fake_fail_at_step,
         .fail_item_step = (uint64_t)c->fake_fail_item_at_step,
         .hang_step = (uint64_t)c->fake_hang_at_step,
@@ -349,6 +361,8 @@ void gs_loader_close(gs_loader *l) {
     gs_pool_free(x->pool);
     gs_gguf_close(x->gguf);
     gs_free(x->fake_bytes);
+    gs_free(x->fake_rules);
+    json_decref(x->fake_script);
     gs_free(x);
     l->impl = NULL;
 }

@@ -192,6 +192,10 @@
     "Layers of the fake model: background steps can give way between them.")                       \
   X(fake, vocab, INT, NULL, "512", 288, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,       \
     "Tokens in the fake vocabulary.")                                                              \
+  X(fake, script, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,                \
+    "JSON file of answers: [[\"end of the prompt\", \"answer\"], ...].")                           \
+  X(fake, template, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,              \
+    "File with the chat template. Empty: ChatML.")                                                 \
   X(fake, first_token, INT, NULL, "97", 0, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,    \
     "First token id that is generated; ids below 256 are bytes.")                                  \
   X(fake, n_tokens, INT, NULL, "26", 1, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,       \

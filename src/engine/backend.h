@@ -82,6 +82,13 @@ struct gs_backend { /* first member of each implementation */
 };
 
 /* ---- fake ---- */
+/* A scripted answer: a prompt in which `after` ends later than that of any other rule is answered
+ * with the bytes of `say` (byte b is token b), then the end token. */
+typedef struct gs_fake_rule {
+    const char *after, *say;
+    size_t n_after, n_say;
+} gs_fake_rule;
+
 typedef struct gs_fake_config {
     int32_t n_vocab, max_context, max_batch_tokens, max_seqs, block_tokens;
     uint32_t n_kv_blocks;
@@ -94,7 +101,9 @@ typedef struct gs_fake_config {
     int32_t eos_after;             /* generated at this output index; 0: never */
     uint64_t fail_step;            /* this step (from 1) fails as a whole; 0: never */
     uint64_t fail_item_step;       /* in this step the first item alone fails; 0: never */
-    uint64_t hang_step;            /* this step never returns until gs_fake_release(); 0: never */
+    const gs_fake_rule *rules;     /* borrowed, [n_rules]; none that fits: the hash decides */
+    int32_t n_rules;
+    uint64_t hang_step; /* this step never returns until gs_fake_release(); 0: never */
 } gs_fake_config;
 
 /* Deterministic: the next token is a hash of the whole history read back from its own KV pages,

@@ -65,6 +65,26 @@ static uint64_t hash_history(const fake *f, const gs_batch_item *it) {
     return h ^ (h >> 31);
 }
 
+static bool ends_at(const gs_fake_rule *rule, const int32_t *ids, int32_t end) {
+    if (rule->n_after > (size_t)end)
+        return false;
+    for (size_t i = 0; i < rule->n_after; i++) {
+        if (ids[(size_t)end - rule->n_after + i] != (unsigned char)rule->after[i])
+            return false;
+    }
+    return true;
+}
+
+static const gs_fake_rule *find_rule(const fake *f, const gs_batch_item *it) {
+    for (int32_t end = it->n_prompt; end > 0; end--) {
+        for (int32_t i = 0; i < f->cfg.n_rules; i++) {
+            if (ends_at(&f->cfg.rules[i], it->history, end))
+                return &f->cfg.rules[i];
+        }
+    }
+    return NULL;
+}
+
 static void fake_sample(const fake *f, const gs_batch_item *it) {
     gs_sample *out = it->sample;
     uint64_t h = hash_history(f, it);
@@ -74,6 +94,10 @@ static void fake_sample(const fake *f, const gs_batch_item *it) {
     if (f->cfg.eos_token >= 0 && f->cfg.eos_after > 0 && n_output + 1 >= f->cfg.eos_after &&
         !it->sampler->ignore_eos)
         out->token = f->cfg.eos_token;
+    const gs_fake_rule *rule = f->cfg.n_rules > 0 ? find_rule(f, it) : NULL;
+    if (rule)
+        out->token =
+            (size_t)n_output < rule->n_say ? (unsigned char)rule->say[n_output] : f->cfg.eos_token;
     /* Halving probabilities, so that tests can recompute every number. */
     out->logprob = -0.6931472f;
     out->n_top = it->sampler->n_logprobs > 0 ? it->sampler->n_logprobs : 0;
