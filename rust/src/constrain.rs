@@ -52,6 +52,8 @@ pub enum Kind {
     JsonSchema,
     Regex,
     Grammar,
+    /// Written by this program; what clients put into it is JSON schemas.
+    OwnLark,
 }
 
 pub struct Budget {
@@ -138,6 +140,7 @@ fn compile(factory: &ParserFactory, kind: Kind, text: &str) -> Result<Matcher, S
             check_text(text)?;
             TopLevelGrammar::from_lark(gbnf::to_lark(text)?.unwrap_or_else(|| text.to_string()))
         }
+        Kind::OwnLark => TopLevelGrammar::from_lark(text.to_string()),
     };
     let parser = factory.create_parser(grammar).map_err(first_lines)?;
     let mut matcher = Matcher::new(Ok(parser));

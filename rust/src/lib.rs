@@ -279,7 +279,8 @@ pub unsafe extern "C" fn gs_rust_grammar_new(
             0 => constrain::Kind::JsonObject,
             1 => constrain::Kind::JsonSchema,
             2 => constrain::Kind::Regex,
-            _ => constrain::Kind::Grammar,
+            3 => constrain::Kind::Grammar,
+            _ => constrain::Kind::OwnLark,
         };
         let budget = constrain::Budget {
             memory_bytes,

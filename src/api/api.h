@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "http/http.h"
 #include "tokenizer/chat.h"
+#include "tokenizer/grammar.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct gs_api gs_api;
@@ -26,6 +27,7 @@ typedef struct gs_served_model {
     char name[128]; /* as /v1/models lists it */
     gs_tokenizer *tokenizer;
     gs_chat_template *chat;
+    gs_grammars *grammars;       /* NULL: output can't be constrained */
     const gs_out_format *format; /* how it writes calls and reasoning; static */
     gs_model_facts facts;
     int64_t created_s;

@@ -265,6 +265,8 @@ static int step_text(gs_outparse *p, bool final) {
         p->pos = s[brace] == '`' ? brace + strlen("```json") : brace;
         return STEP_AGAIN;
     }
+    if (bare < 0 && !final)
+        return STEP_WAIT;
     if (p->at_start && p->n_calls == 0 && spaces(s, n) < n) {
         size_t lead = spaces(s, n);
         const char *mark = think_open(f);
@@ -287,7 +289,7 @@ static int step_text(gs_outparse *p, bool final) {
     }
     if (hit.at < n)
         return take_mark(p, &hit);
-    if ((p->at_start && spaces(s, n) == n && !final) || (bare < 0 && !final))
+    if (p->at_start && spaces(s, n) == n && !final)
         return STEP_WAIT;
     return hold_text(p, tail, final);
 }
@@ -812,6 +814,11 @@ void gs_outparse_deinit(gs_outparse *p) {
     gs_buf_deinit(&p->name);
     gs_buf_deinit(&p->args);
     gs_buf_deinit(&p->key);
+}
+
+void gs_out_think_marks(const gs_out_format *f, const char **open, const char **close) {
+    *open = think_open(f);
+    *close = think_close(f);
 }
 
 bool gs_out_prompt_reasons(const gs_out_format *f, const char *prompt, size_t n) {

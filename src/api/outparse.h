@@ -54,6 +54,10 @@ const gs_out_format *gs_out_format_detect(const char *template_source);
 /* By name, for tests; NULL: none. */
 const gs_out_format *gs_out_format_find(const char *name);
 const char *gs_out_format_name(const gs_out_format *f);
+/* The same, or the generic one where an answer can't begin with the bare JSON of a call. */
+const gs_out_format *gs_out_format_with_bare(const gs_out_format *f);
+/* What its reasoning stands between; static. */
+void gs_out_think_marks(const gs_out_format *f, const char **open, const char **close);
 /* Whether a prompt's end opened the reasoning part. */
 bool gs_out_prompt_reasons(const gs_out_format *f, const char *prompt, size_t n);
 

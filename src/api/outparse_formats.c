@@ -75,6 +75,10 @@ const gs_out_format *gs_out_format_detect(const char *template_source) {
     return &gs_out_formats[gs_n_out_formats - 1];
 }
 
+const gs_out_format *gs_out_format_with_bare(const gs_out_format *f) {
+    return f->channels || f->name_first ? &gs_out_formats[gs_n_out_formats - 1] : f;
+}
+
 const gs_out_format *gs_out_format_find(const char *name) {
     for (size_t i = 0; i < gs_n_out_formats; i++) {
         if (strcmp(gs_out_formats[i].name, name) == 0)

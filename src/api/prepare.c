@@ -351,5 +351,7 @@ int gs_req_prepare(gs_req *r) {
         else if (r->p.num_ctx > 0 && (int64_t)r->prompts[i].len >= r->context)
             rc = over_num_ctx(r, i);
     }
+    if (rc == 0)
+        rc = gs_req_constrain(r);
     return rc;
 }

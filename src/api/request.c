@@ -41,6 +41,9 @@ static void req_free(gs_req *r) {
     gs_free(r->choices);
     gs_free(r->prompts);
     gs_free(r->echo_text);
+    for (int32_t i = 0; r->guides && i < r->n_prompts * r->p.n; i++)
+        gs_guide_unref(r->guides[i]);
+    gs_free(r->guides);
     gs_buf_deinit(&r->out);
     gs_buf_deinit(&r->piece);
     gs_buf_deinit(&r->shown);
@@ -316,9 +319,28 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
     q->limits = r->limits;
     q->desc.cache_scope = r->cache_scope;
     q->desc.arrival_ns = r->began_ns;
+    if (r->guides) {
+        q->guide = r->guides[choice];
+        r->guides[choice] = NULL;
+    }
     q->owner = &r->choices[choice];
     q->index = choice;
     return q;
+}
+
+/* How the answers are to be read. A call that a grammar forces, or that may take the place of a
+ * constrained answer, is bare JSON (constrain.c). */
+static gs_outparse_config parser_config(const gs_req *r) {
+    const gs_served_model *m = r->api->cfg.model;
+    gs_outparse_config c = {
+        .format = r->p.chat ? m->format : NULL,
+        .tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools,
+        .bare = gs_req_is_constrained(r) || !gs_chat_knows_tools(m->chat),
+        .in_reasoning = r->in_reasoning,
+    };
+    if (c.format && c.tools && gs_req_is_constrained(r))
+        c.format = gs_out_format_with_bare(c.format);
+    return c;
 }
 
 static bool make_choices(gs_req *r) {
@@ -328,13 +350,7 @@ static bool make_choices(gs_req *r) {
     if (!r->choices)
         return false;
     r->n_choices = n;
-    const gs_outparse_config parse = {
-        .format = r->p.chat ? r->api->cfg.model->format : NULL,
-        .tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools,
-        .bare =
-            r->p.tool_choice >= GS_TOOLS_REQUIRED || !gs_chat_knows_tools(r->api->cfg.model->chat),
-        .in_reasoning = r->in_reasoning,
-    };
+    const gs_outparse_config parse = parser_config(r);
     for (int32_t i = 0; i < n; i++) {
         gs_choice *c = &r->choices[i];
         c->req = r;
@@ -433,16 +449,6 @@ int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
     return e->code;
 }
 
-/* Not built in yet. */
-static int check_constraint(gs_req *r) {
-    const char *field = r->p.constraint.kind != GS_CONSTRAINT_NONE ? r->p.constraint.field
-                        : r->p.tool_choice >= GS_TOOLS_REQUIRED    ? "tool_choice"
-                                                                   : NULL;
-    return field ? gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, field,
-                               "'%s': this server can't constrain its output.", field)
-                 : 0;
-}
-
 static int check_suffix(gs_req *r) {
     const gs_served_model *m = r->api->cfg.model;
     const json_t *v = json_object_get(r->body, "suffix");
@@ -480,8 +486,6 @@ static int read_params(gs_req *r, bool chat) {
         rc = gs_gen_params_read(r->body, chat, gs_tok_n_vocab(m->tokenizer), &r->p, &r->error);
     if (rc == 0 && r->dialect->read)
         rc = r->dialect->read(r->body, &r->p, &r->error);
-    if (rc == 0)
-        rc = check_constraint(r);
     if (rc == 0)
         r->context = context_of(r);
     if (rc == 0)
@@ -535,7 +539,7 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
         return;
     }
     r->work.data = r;
-    if (r->body_bytes > GS_API_INLINE_BYTES &&
+    if ((r->body_bytes > GS_API_INLINE_BYTES || gs_req_is_constrained(r)) &&
         uv_queue_work(a->loop, &r->work, work_run, work_done) == 0) {
         r->in_work = true;
         return;

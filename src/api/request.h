@@ -126,6 +126,7 @@ struct gs_req {
     json_t *body;      /* kept while PREPARING */
     gs_ids *prompts;   /* [n_prompts] */
     gs_buf *echo_text; /* [n_prompts], completions with echo */
+    gs_guide **guides; /* [n_prompts * p.n] until the sequences have them; NULL: unconstrained */
     int32_t n_prompts;
     int32_t context;   /* tokens that prompt and answer may have together */
     bool in_reasoning; /* the prompt opened the reasoning part */
@@ -174,6 +175,10 @@ void gs_api_error_members(gs_jsonw *w, gs_error_shape shape, const gs_api_error 
 void gs_api_error_body(gs_error_shape shape, const gs_api_error *e, gs_buf *out);
 /* Replies with an error and releases rq. */
 void gs_api_reply_error(gs_http_request *rq, const gs_api_error *e);
+
+/* constrain.c: makes r->guides where the output is constrained. As gs_req_prepare. */
+int gs_req_constrain(gs_req *r);
+bool gs_req_is_constrained(const gs_req *r);
 
 /* prepare.c: body -> prompts; pure work on r, may run on a worker thread. 0 or r->error. */
 int gs_req_prepare(gs_req *r);

@@ -15,7 +15,9 @@
 
 #define DEFAULT_MODEL      "SmolLM2-135M-Instruct.Q4_1.gguf"
 #define DEFAULT_MODEL_HINT "run './run serve' once, which fetches it, or name a file with --model"
-#define FAKE_CONTEXT       8192
+/* What compiled grammars may hold while nobody uses them. */
+#define GRAMMAR_CACHE_BYTES ((size_t)64 << 20)
+#define FAKE_CONTEXT        8192
 /* A quarter of what the weights leave (docs/configuration.md, kv.memory_mb). */
 #define KV_SHARE 4
 
@@ -62,6 +64,9 @@ static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errl
     if (rc != 0)
         return rc;
     rc = gs_chat_template_from_gguf(g, l->served.tokenizer, &l->served.chat, err, errlen);
+    if (rc == 0)
+        rc = gs_grammars_create(l->served.tokenizer, GRAMMAR_CACHE_BYTES, &l->served.grammars, err,
+                                errlen);
     if (rc == 0)
         l->served.format = gs_out_format_detect(gs_chat_template_source(l->served.chat));
     if (rc == 0)
@@ -352,6 +357,7 @@ int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen) {
 void gs_loader_close(gs_loader *l) {
     loaded *x = l->impl;
     gs_prefixes_free(&l->prefixes);
+    gs_grammars_free(l->served.grammars);
     gs_tokenizer_free(l->served.tokenizer);
     gs_chat_template_free(l->served.chat);
     gs_model_facts_deinit(&l->served.facts);

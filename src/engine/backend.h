@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/guide.h"
 #include "engine/sampler.h"
 #include "kv/kv.h"
 
@@ -23,6 +24,7 @@ typedef struct gs_batch_item {
     int32_t n_blocks;
     /* Sampling: the last position's token, drawn from its logits. NULL: none wanted. */
     const gs_sampler *sampler; /* parameters; read-only during the step */
+    gs_guide *guide;           /* says which tokens may come (gs_guide_limit); NULL: all */
     const int32_t *history;    /* prompt + output so far, [n_history]: what penalties look at */
     int32_t n_history;
     int32_t n_prompt;  /* history[0..n_prompt) is the prompt */

@@ -40,6 +40,7 @@ struct gs_engine {
     pthread_t thread;
     /* engine thread's */
     gs_backend *backend;
+    gs_guides *guides;
     gs_kv *kv;
     gs_sched *sched;
     gs_batch_item *items;                    /* [max_seqs] */
@@ -119,6 +120,7 @@ void gs_seq_free(gs_seq *q) {
         return;
     gs_free(q->desc.tokens);
     gs_free(q->own_bias);
+    gs_guide_unref(q->guide);
     gs_free(q);
 }
 
@@ -365,6 +367,7 @@ static void build_batch(gs_engine *e, const gs_plan *plan, gs_batch *batch) {
             .blocks = p->blocks,
             .n_blocks = p->n_blocks,
             .sampler = p->sample ? &q->sampler : NULL,
+            .guide = p->sample ? q->guide : NULL,
             .history = q->desc.tokens,
             .n_history = p->pos + p->n_tokens,
             .n_prompt = q->desc.n_prompt,
@@ -398,14 +401,18 @@ static void collect_results(gs_engine *e, const gs_plan *plan) {
             continue;
         const gs_seq *q = plan->items[i].user;
         r->err = e->samples[i].err;
+        r->retry = !r->err && e->samples[i].pending;
         r->token = e->samples[i].token;
-        r->stop = !r->err && is_eog(&q->sampler, r->token) && !q->sampler.ignore_eos;
+        r->stop = !r->err && !r->retry && is_eog(&q->sampler, r->token) && !q->sampler.ignore_eos;
+        /* As early as can be: the mask is made while the next step computes. */
+        if (q->guide && !r->err && !r->retry && !r->stop)
+            gs_guides_push(e->guides, q->guide, r->token);
     }
 }
 
 static void post_tokens(gs_engine *e, const gs_plan *plan) {
     for (int32_t i = 0; i < plan->n_items; i++) {
-        if (!plan->items[i].sample || e->results[i].err)
+        if (!plan->items[i].sample || e->results[i].err || e->results[i].retry)
             continue;
         gs_event ev = {.kind = GS_EVENT_TOKEN, .seq = plan->items[i].user};
         ev.u.token.sample = e->samples[i];
@@ -664,6 +671,12 @@ int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, si
         gs_free(e);
         return gs_fail(err, errlen, rc, "out of memory");
     }
+    rc = gs_guides_create(&e->guides);
+    if (rc != 0) {
+        gs_spsc_deinit(&e->outbox);
+        gs_free(e);
+        return gs_fail(err, errlen, rc, "could not start the guide threads");
+    }
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (e->wake_fd < 0) {
         rc = gs_fail(err, errlen, GS_ERR_IO, "eventfd: %s", strerror(errno));
@@ -678,6 +691,7 @@ int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, si
     *out = e;
     return 0;
 fail:
+    gs_guides_free(e->guides);
     gs_spsc_deinit(&e->outbox);
     gs_free(e);
     return rc;
@@ -690,6 +704,7 @@ void gs_engine_free(gs_engine *e) {
     uint64_t one = 1;
     (void)!write(e->wake_fd, &one, sizeof(one));
     pthread_join(e->thread, NULL);
+    gs_guides_free(e->guides);
     close(e->wake_fd);
     gs_spsc_deinit(&e->outbox);
     gs_free(e->items);

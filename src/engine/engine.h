@@ -55,6 +55,7 @@ typedef struct gs_seq {
     bool cancel_seen, end_held, admitted;
     gs_seq_end held_end;
     gs_logit_bias *own_bias;
+    gs_guide *guide; /* constrains the output; the sequence's own reference, NULL: none */
 } gs_seq;
 
 /* Copies the prompt and makes room for max_output tokens; NULL when out of memory. */

@@ -85,11 +85,29 @@ static const gs_fake_rule *find_rule(const fake *f, const gs_batch_item *it) {
     return NULL;
 }
 
+static bool may_come(const gs_sampler *s, int32_t id) {
+    return id >= 0 && id < s->n_mask && ((s->mask[id / 32] >> (id % 32)) & 1);
+}
+
+/* The hash chooses among the tokens that may come. */
+static int32_t masked_token(const gs_sampler *s, int32_t n_vocab, uint64_t h) {
+    int32_t n = s->n_mask < n_vocab ? s->n_mask : n_vocab, n_allowed = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_allowed += (int32_t)((s->mask[i / 32] >> (i % 32)) & 1);
+    int32_t nth = n_allowed > 0 ? (int32_t)(h % (uint64_t)n_allowed) : 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (((s->mask[i / 32] >> (i % 32)) & 1) && nth-- == 0)
+            return i;
+    }
+    return -1;
+}
+
 static void fake_sample(const fake *f, const gs_batch_item *it) {
     gs_sample *out = it->sample;
     uint64_t h = hash_history(f, it);
     int32_t n_output = it->n_history - it->n_prompt;
     out->err = 0;
+    out->pending = false;
     out->token = f->cfg.first_token + (int32_t)(h % (uint64_t)f->cfg.n_tokens);
     if (f->cfg.eos_token >= 0 && f->cfg.eos_after > 0 && n_output + 1 >= f->cfg.eos_after &&
         !it->sampler->ignore_eos)
@@ -98,6 +116,14 @@ static void fake_sample(const fake *f, const gs_batch_item *it) {
     if (rule)
         out->token =
             (size_t)n_output < rule->n_say ? (unsigned char)rule->say[n_output] : f->cfg.eos_token;
+    gs_sampler limited = *it->sampler;
+    if (it->guide) {
+        if (!gs_guide_limit(it->guide, f->cfg.n_vocab, &limited, out))
+            return;
+        if (!rule || !may_come(&limited, out->token))
+            out->token = masked_token(&limited, f->cfg.n_vocab, h);
+        out->err = out->token < 0 ? GS_ERR_INVALID : 0;
+    }
     /* Halving probabilities, so that tests can recompute every number. */
     out->logprob = -0.6931472f;
     out->n_top = it->sampler->n_logprobs > 0 ? it->sampler->n_logprobs : 0;

@@ -337,8 +337,12 @@ static void finish_out(const lane *t, const native_out *o, float *logits) {
     int32_t n_vocab = t->m->hp.n_vocab;
     if (o->logits)
         memcpy(o->logits, logits, (size_t)n_vocab * sizeof *logits);
-    if (o->sample) /* may change the logits, so the copy comes first */
-        gs_sampler_run(it->sampler, logits, n_vocab, it->history, it->n_history, it->n_prompt,
+    if (!o->sample)
+        return;
+    gs_sampler limited = *it->sampler;
+    /* May change the logits, so the copy comes first. */
+    if (!it->guide || gs_guide_limit(it->guide, n_vocab, &limited, it->sample))
+        gs_sampler_run(&limited, logits, n_vocab, it->history, it->n_history, it->n_prompt,
                        b->scratch[t->tid].sampler, it->sample);
 }
 

@@ -120,9 +120,25 @@ static void apply_dry(const gs_sampler *s, float *logits, int32_t n_vocab, const
     }
 }
 
+static void apply_mask(const gs_sampler *s, float *logits, int32_t n_vocab) {
+    int32_t n = s->n_mask < n_vocab ? s->n_mask : n_vocab;
+    for (int32_t from = 0; from < n; from += 32) {
+        uint32_t bits = s->mask[from / 32];
+        if (bits == UINT32_MAX)
+            continue;
+        int32_t end = n - from < 32 ? n - from : 32;
+        for (int32_t i = 0; i < end; i++)
+            logits[from + i] = (bits >> i) & 1 ? logits[from + i] : -INFINITY;
+    }
+    for (int32_t i = n; i < n_vocab; i++)
+        logits[i] = -INFINITY;
+}
+
 static void apply_penalties(const gs_sampler *s, float *logits, int32_t n_vocab,
                             const int32_t *history, int32_t n_history, int32_t n_prompt,
                             const scratch *x) {
+    if (s->mask)
+        apply_mask(s, logits, n_vocab);
     for (int32_t i = 0; i < s->n_bias; i++) {
         int32_t id = s->bias[i].id;
         if (id < 0 || id >= n_vocab)
@@ -421,6 +437,7 @@ void gs_sampler_run(const gs_sampler *s, float *logits, int32_t n_vocab, const i
     x.cand = (gs_token_prob *)(void *)(x.seen + bitmap_words(n_vocab));
     x.raw = (float *)(void *)(x.cand + n_vocab);
     out->err = 0;
+    out->pending = false;
     out->n_top = 0;
     out->logprob = 0;
     bool finite;

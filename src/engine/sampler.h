@@ -4,7 +4,7 @@
  * position depends only on (seed, position), so that a preempted or re-run sequence draws the
  * same token again.
  *
- * Order: logit_bias, repetition / presence / frequency penalties, DRY, then greedy when
+ * Order: mask, logit_bias, repetition / presence / frequency penalties, DRY, then greedy when
  * temperature is 0 (exact arg-max, lowest id on ties); else top-k, typical, top-p, min-p on the
  * untempered distribution, then temperature, then the draw. The reported log-probabilities are of
  * the distribution before any of that (raw log-softmax), as OpenAI's API has them.
@@ -45,6 +45,10 @@ typedef struct gs_sampler {
     int32_t n_bias;
     const int32_t *eog; /* borrowed, the model's end-of-generation ids, ascending */
     int32_t n_eog;
+    /* Borrowed: bit i % 32 of word i / 32 says whether token i may come, for i < n_mask; those
+     * beyond may not. NULL: all may. */
+    const uint32_t *mask;
+    int32_t n_mask;
 } gs_sampler;
 
 void gs_sampler_default(gs_sampler *s); /* temperature 1, everything off, no logprobs */
@@ -56,6 +60,7 @@ typedef struct gs_token_prob {
 
 typedef struct gs_sample {
     int err; /* 0; GS_ERR_BACKEND: non-finite logits; GS_ERR_INVALID: every token is forbidden */
+    bool pending; /* by the caller of the sampler: no token, for its mask is not ready yet */
     int32_t token;
     float logprob; /* of token; with n_logprobs >= 0 */
     int32_t n_top;

@@ -363,7 +363,10 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
 /* One item's result: counts what was computed, appends a token, and ends the sequence if due. */
 static void commit_item(gs_sched *s, gs_sched_seq *q, const gs_plan_item *it,
                         const gs_item_result *r) {
-    const int32_t end_pos = it->pos + it->n_tokens;
+    const bool retry = it->sample && r->retry;
+    const int32_t end_pos = it->pos + it->n_tokens - retry;
+    if (end_pos == it->pos)
+        return;
     if (it->prefill) {
         s->stats.prefill_tokens += (uint64_t)it->n_tokens;
         const int32_t again = (q->n_high < end_pos ? q->n_high : end_pos) - it->pos;
@@ -377,6 +380,8 @@ static void commit_item(gs_sched *s, gs_sched_seq *q, const gs_plan_item *it,
         q->n_high = end_pos;
     gs_kv_seq_commit(s->kv, q->slot, q->d.tokens, end_pos);
 
+    if (retry)
+        return;
     if (it->sample) {
         q->last_token_ns = s->now_ns;
         if (q->n_output == 0)

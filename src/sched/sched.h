@@ -155,6 +155,7 @@ typedef struct gs_item_result {
     int err;       /* 0, or why this sequence failed: it ends, the others go on */
     int32_t token; /* with item.sample */
     bool stop;     /* the token ends the sequence (end-of-generation token) */
+    bool retry;    /* with item.sample: no token this time; the last position is computed again */
 } gs_item_result;
 
 typedef struct gs_step_result {

@@ -26,8 +26,9 @@ typedef struct gs_grammar_state gs_grammar_state;
 typedef enum gs_grammar_kind {
     GS_GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
     GS_GRAMMAR_JSON_SCHEMA,
-    GS_GRAMMAR_REGEX, /* of the whole answer; syntax of Rust's regex crate, without look-around */
-    GS_GRAMMAR_LARK   /* Lark as llguidance has it, or GBNF when there is a rule "root ::=" */
+    GS_GRAMMAR_REGEX,   /* of the whole answer; syntax of Rust's regex crate, without look-around */
+    GS_GRAMMAR_LARK,    /* Lark as llguidance has it, or GBNF when there is a rule "root ::=" */
+    GS_GRAMMAR_LARK_OWN /* Lark that this program wrote: it may be long, schemas are part of it */
 } gs_grammar_kind;
 
 typedef struct gs_grammars_stats {

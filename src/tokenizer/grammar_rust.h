@@ -20,7 +20,7 @@ int gs_rust_vocab_new(const uint32_t *lens, size_t n_vocab, const uint8_t *bytes
                       const int32_t *eos, size_t n_eos, gs_rust_vocab **out, char *err,
                       size_t errlen);
 void gs_rust_vocab_free(gs_rust_vocab *v);
-/* kind: 0 any JSON object, 1 JSON schema, 2 regular expression, 3 grammar. */
+/* kind: 0 any JSON object, 1 JSON schema, 2 regular expression, 3 grammar, 4 Lark of our own. */
 int gs_rust_grammar_new(const gs_rust_vocab *v, int kind, gs_rust_str text, size_t memory_bytes,
                         uint32_t time_limit_ms, gs_rust_grammar **out, char *err, size_t errlen);
 void gs_rust_grammar_free(gs_rust_grammar *g);
