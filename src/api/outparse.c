@@ -119,7 +119,8 @@ int gs_out_end_call(gs_outparse *p, bool whole) {
     int rc = p->begun && whole ? gs_out_emit(p, GS_PART_CALL_END, "", 0) : 0;
     p->n_calls += p->begun;
     p->begun = false;
-    p->after_call = p->trim = true;
+    /* What follows half a call is not looked at for more of them without a mark. */
+    p->after_call = p->trim = whole;
     return rc;
 }
 
@@ -177,7 +178,7 @@ static const char *think_close(const gs_out_format *f) {
 static void start_call(gs_outparse *p, int state, bool bare) {
     p->state = state;
     p->bare = bare;
-    p->in_list = p->begun = p->has_args = false;
+    p->in_list = p->list_calls = p->begun = p->has_args = false;
     p->scan = (gs_jsonscan){0};
     p->field = FIELD_NONE;
     p->level = 1;
@@ -426,7 +427,7 @@ static int call_ended(gs_outparse *p) {
     to_text(p);
     if (list) {
         start_call(p, GS_OUT_IN_JSON, bare);
-        p->in_list = true;
+        p->in_list = p->list_calls = true;
     }
     return rc != 0 ? rc : STEP_AGAIN;
 }
@@ -510,12 +511,12 @@ static int between_byte(gs_outparse *p, char c) {
         p->pos++;
         return STEP_WAIT;
     }
-    if (c == ']' && p->in_list && p->after_call) {
+    if (c == ']' && p->list_calls) {
         gs_out_take(p, p->pos + 1);
         to_text(p);
         return STEP_AGAIN;
     }
-    if (p->after_call && p->in_list) { /* calls came, then something else */
+    if (p->list_calls) { /* calls came, then something else */
         gs_out_take(p, p->pos);
         to_text(p);
         return STEP_AGAIN;
@@ -540,7 +541,7 @@ static int step_json(gs_outparse *p, bool final) {
     }
     if (final && p->begun)
         return gs_out_end_call(p, false);
-    if (p->in_list && p->after_call && p->scan.depth == 0)
+    if (p->list_calls && p->scan.depth == 0)
         return STEP_WAIT;
     return final && p->held.len > 0 ? no_call(p) : STEP_WAIT;
 }

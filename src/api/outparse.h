@@ -85,7 +85,7 @@ typedef struct gs_outparse {
     gs_jsonscan scan;
     int field, level; /* GS_OUT_JSON: what the current value is; where the members are */
     size_t key_from;
-    bool in_list, bare, is_string, has_args;
+    bool in_list, list_calls, bare, is_string, has_args;
 } gs_outparse;
 
 void gs_outparse_init(gs_outparse *p, const gs_outparse_config *cfg, gs_part_fn emit, void *arg);

@@ -1,12 +1,13 @@
 /*
- * Body -> token ids. Runs on a libuv worker for long texts, so it touches only the request and
- * the immutable model (tokeniser, template).
+ * Body -> token ids. Runs on a libuv worker for long texts, so it touches only
+ * the request and the immutable model (tokeniser, template).
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/api_impl.h"
+#include "api/messages.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/sys.h"
@@ -50,7 +51,8 @@ static int flatten_content(json_t *msg, size_t at, const char *model, gs_api_err
     return 0;
 }
 
-/* Templates join content to other text, so null (an assistant that only calls tools) is "". */
+/* Templates join content to other text, so null (an assistant that only calls
+ * tools) is "". */
 static int fill_content(json_t *msg) {
     json_t *content = json_object_get(msg, "content");
     if (content && !json_is_null(content))
@@ -58,7 +60,8 @@ static int fill_content(json_t *msg) {
     return json_object_set_new(msg, "content", json_string("")) == 0 ? 0 : GS_ERR_NOMEM;
 }
 
-/* OpenAI sends a call's arguments as JSON inside a string; templates walk them as an object. */
+/* OpenAI sends a call's arguments as JSON inside a string; templates walk them
+ * as an object. */
 static int open_arguments(json_t *msg) {
     size_t i;
     json_t *call;
@@ -75,8 +78,8 @@ static int open_arguments(json_t *msg) {
     return 0;
 }
 
-/* A fixed list: templates paste the role between marks, as in '<|' + role + '|>', and so a free
- * role would spell control tokens. */
+/* A fixed list: templates paste the role between marks, as in '<|' + role +
+ * '|>', and so a free role would spell control tokens. */
 static bool known_role(const char *role) {
     static const char *const roles[] = {"system",    "developer", "user",
                                         "assistant", "tool",      "function"};
@@ -103,7 +106,7 @@ static int check_messages(json_t *messages, const char *model, gs_api_error *e) 
                                "'%s.role' must be system, developer, user, assistant, tool or "
                                "function.",
                                param);
-        if (flatten_content(msg, i, model, e) != 0)
+        if (flatten_content(msg, i, model, e) != 0 || gs_messages_check_calls(msg, i, e) != 0)
             return e->code;
         const char *role = json_string_value(json_object_get(msg, "role"));
         if (json_is_null(json_object_get(msg, "content")) || !json_object_get(msg, "content")) {
@@ -124,11 +127,11 @@ static bool begins_with_bos(const gs_served_model *m, const char *text, size_t n
     return s.len > 0 && n >= s.len && memcmp(text, s.data, s.len) == 0;
 }
 
-/* The template's text of the messages as ids, in place of what *ids held. */
-static int render(gs_req *r, const json_t *messages, gs_ids *ids) {
+/* The template's text of the messages as ids, in place of what *ids held. NULL:
+ * no memory. */
+static int render_as(gs_req *r, const json_t *messages, const json_t *tools, gs_ids *ids) {
     const gs_served_model *m = r->api->cfg.model;
-    const json_t *tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools;
-    char *mj = json_dumps(messages, JSON_COMPACT);
+    char *mj = messages ? json_dumps(messages, JSON_COMPACT) : NULL;
     char *tj = tools ? json_dumps(tools, JSON_COMPACT) : NULL;
     char *xj = r->p.template_vars ? json_dumps(r->p.template_vars, JSON_COMPACT) : NULL;
     gs_buf text = {0};
@@ -159,7 +162,29 @@ static int render(gs_req *r, const json_t *messages, gs_ids *ids) {
     return rc;
 }
 
-/* ---- Conversations that do not fit: the oldest messages go, as in Ollama --------------------- */
+/* Whatever form of calls and tools the template takes. */
+static int render(gs_req *r, const json_t *messages, gs_ids *ids) {
+    const json_t *tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools;
+    bool untaught = tools && !gs_chat_knows_tools(r->api->cfg.model->chat);
+    json_t *other = untaught ? gs_messages_without_tools(messages, tools, true) : NULL;
+    int rc = untaught ? render_as(r, other, NULL, ids) : render_as(r, messages, tools, ids);
+    if (rc == GS_ERR_INVALID && (untaught || gs_messages_have_calls(messages))) {
+        gs_api_error first = r->error;
+        json_decref(other);
+        other = untaught ? gs_messages_without_tools(messages, tools, false)
+                         : gs_messages_string_arguments(messages);
+        rc = render_as(r, other, untaught ? NULL : tools, ids);
+        if (rc != 0)
+            r->error = first;
+        else
+            r->error = (gs_api_error){0};
+    }
+    json_decref(other);
+    return rc;
+}
+
+/* ---- Conversations that do not fit: the oldest messages go, as in Ollama
+ * --------------------- */
 
 static bool has_role(const json_t *msg, const char *role) {
     return strcmp(json_string_value(json_object_get(msg, "role")), role) == 0;
@@ -172,7 +197,8 @@ static bool too_long(const gs_req *r) {
     return (int64_t)r->prompts[0].len + room > r->context;
 }
 
-/* The system's messages and everything from the given one on. NULL: out of memory. */
+/* The system's messages and everything from the given one on. NULL: out of
+ * memory. */
 static json_t *without_oldest(json_t *messages, size_t from) {
     json_t *kept = json_array();
     size_t i;
@@ -196,9 +222,10 @@ static int render_from(gs_req *r, json_t *messages, size_t from) {
 }
 
 /*
- * Begins the conversation with a later message of the user (templates want turns to alternate),
- * with the earliest one that leaves room for an answer, else with the last one. Fewer messages are
- * fewer tokens, so it is found by halving: each try renders the whole template.
+ * Begins the conversation with a later message of the user (templates want
+ * turns to alternate), with the earliest one that leaves room for an answer,
+ * else with the last one. Fewer messages are fewer tokens, so it is found by
+ * halving: each try renders the whole template.
  */
 static int drop_oldest(gs_req *r, json_t *messages) {
     size_t n_turns = 0, i;
@@ -236,7 +263,8 @@ static int prepare_chat(gs_req *r) {
     return rc;
 }
 
-/* What the user typed is the whole prompt, so it may spell control tokens where asked to. */
+/* What the user typed is the whole prompt, so it may spell control tokens where
+ * asked to. */
 static int text_flags(const gs_req *r, const json_t *v) {
     const gs_served_model *m = r->api->cfg.model;
     if (!r->p.parse_special)
@@ -245,7 +273,8 @@ static int text_flags(const gs_req *r, const json_t *v) {
     return GS_TOK_PARSE_SPECIAL | (has_bos ? 0 : GS_TOK_ADD_SPECIAL);
 }
 
-/* BOS PREFIX prompt SUFFIX suffix MIDDLE: the order that models are trained to continue. */
+/* BOS PREFIX prompt SUFFIX suffix MIDDLE: the order that models are trained to
+ * continue. */
 static int prompt_fim(gs_req *r, const json_t *prefix, const json_t *suffix) {
     const gs_served_model *m = r->api->cfg.model;
     const gs_model_facts *f = &m->facts;
@@ -333,7 +362,8 @@ static int prepare_completion(gs_req *r) {
 /* The engine knows the model's context, but not this request's own cap. */
 static int over_num_ctx(gs_req *r, int32_t i) {
     gs_api_fail(&r->error, GS_ERR_CONTEXT, r->p.chat ? "messages" : "prompt",
-                "The prompt has %zu tokens; 'num_ctx' allows this request %d, the answer included.",
+                "The prompt has %zu tokens; 'num_ctx' allows this request %d, "
+                "the answer included.",
                 r->prompts[i].len, r->context);
     r->error.name = "context_length_exceeded";
     return r->error.code;
