@@ -341,11 +341,11 @@ class Preempted(harness.unittest.TestCase):
                 "messages": [{"role": "user", "content": f"{i} " * (1 + 20 * (i % 7))}],
                 "temperature": 0, "max_tokens": 400, "regex": "[a-f]{300}(-[0-9]+)+"})
             return r["choices"][0]["message"]["content"]
-        with harness.Server("--fake.step_ms", 0, "--fake.kv_blocks", 40, "--engine.max_seqs", 8,
+        with harness.Server("--fake.step_ms", 1, "--fake.kv_blocks", 40, "--engine.max_seqs", 8, "--sched.policy", "fcfs",
                             "--engine.prefill_chunk", 32) as s:
-            alone = [answer(i) for i in range(20)]
+            alone = [answer(i) for i in range(12)]
             with concurrent.futures.ThreadPoolExecutor(12) as pool:
-                together = list(pool.map(answer, range(20)))
+                together = list(pool.map(answer, range(12)))
             self.assertGreater(s.metrics()["num_preemptions_total"], 0)
             self.assertEqual(alone, together)
             for text in together:
