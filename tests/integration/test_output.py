@@ -323,6 +323,41 @@ class Constrained(Output):
                 self.assertIn(future.result().status, (200, 400), h)
         self.assertEqual(self.chat(extra={"regex": "ab"}).text, "ab")
 
+    @harness.long_only
+    @harness.limit(900)
+    def test_mutated_schemas_and_grammars(self):
+        """Whatever is compiled: an answer or a 400 that names the field, and the server lives."""
+        rng = random.Random(11)
+        words = ['"type"', '"$ref"', '"#"', '"pattern"', "(a+)+", "{1,99999}", "[^", "\\\\p{L}", "allOf",
+                 "start: start", "::=", "%json {", "%ignore", "null", "1e99", "-", "/", "|", "\\n"]
+        seeds = [json.dumps(random_schema(rng)) for _ in range(40)]
+        seeds += ['root ::= "a" [b-z]* | (root "x"){2,3}\n', 'start: A+\nA: /[a-z]+/ | "x" A?\n',
+                  "(a|b)*c{2,9}[^x-z]?", "[0-9]+(\\.[0-9]{1,3})?"]
+
+        def mutate(text):
+            for _ in range(rng.randint(1, 6)):
+                i, j = sorted(rng.randint(0, len(text)) for _ in range(2))
+                text = rng.choice([text[:i] + text[j:], text[:j] + text[i:],
+                                   text[:i] + rng.choice(words) + text[i:]])
+            return text[:20000]
+
+        def send(text):
+            bodies = [{"regex": text}, {"grammar": text}]
+            try:
+                bodies = [{"response_format": {"type": "json_object", "schema": json.loads(text)}}]
+            except ValueError:
+                pass
+            for body in bodies:
+                r = self.server.post("/v1/chat/completions",
+                                     {"messages": USER, "max_tokens": 12, **body})
+                self.assertIn(r.status, (200, 400), (body, r.text))
+                if r.status == 400:
+                    self.assertIn(r.json["error"]["param"], (*body, "body"), body)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(send, [mutate(rng.choice(seeds)) for _ in range(4000)]):
+                pass
+        self.server.wait_idle()
+
     def test_streams_that_are_left(self):
         for _ in range(20):
             stream = self.server.stream("/v1/chat/completions", {

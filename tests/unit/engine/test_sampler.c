@@ -132,6 +132,30 @@ static void ignore_eos_never_draws_an_end(void **state) {
     }
 }
 
+static void only_tokens_of_the_mask_are_drawn(void **state) {
+    (void)state;
+    float x[70];
+    for (int i = 0; i < 70; i++)
+        x[i] = (float)i;
+    uint32_t mask[3] = {1u << 5 | 1u << 7, 1u << (40 - 32), UINT32_MAX};
+    gs_sampler s = greedy();
+    s.mask = mask;
+    s.n_mask = 66; /* 66..69 have no bits */
+    assert_int_equal(run(&s, x, 70).token, 65);
+    mask[2] = 0;
+    assert_int_equal(run(&s, x, 70).token, 40);
+    s.temperature = 1000;
+    bool seen[70] = {false};
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        s.seed = seed;
+        seen[run(&s, x, 70).token] = true;
+    }
+    for (int i = 0; i < 70; i++)
+        assert_int_equal(seen[i], i == 5 || i == 7 || i == 40);
+    mask[0] = mask[1] = 0;
+    assert_int_equal(run(&s, x, 70).err, GS_ERR_INVALID);
+}
+
 static void a_row_without_an_allowed_token_is_an_error(void **state) {
     (void)state;
     float x[] = {1, 2};
@@ -650,6 +674,7 @@ int main(void) {
         cmocka_unit_test(greedy_takes_the_best_and_the_lowest_id_on_ties),
         cmocka_unit_test(bias_of_minus_100_forbids_and_others_add),
         cmocka_unit_test(ignore_eos_never_draws_an_end),
+        cmocka_unit_test(only_tokens_of_the_mask_are_drawn),
         cmocka_unit_test(a_row_without_an_allowed_token_is_an_error),
         cmocka_unit_test(logits_that_are_not_finite_are_an_error),
         cmocka_unit_test(repetition_penalty_is_as_computed_by_hand),

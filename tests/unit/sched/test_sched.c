@@ -329,6 +329,38 @@ static void test_chunked_prefill(void **state) {
     stop(f);
 }
 
+/* A sequence that could not draw its token computes its last position again, as often as it takes;
+ * nothing else about it changes. */
+static void test_retry(void **state) {
+    (void)state;
+    fixture *f = make();
+    start(f);
+    submit(f, 1, 40, 2);
+    assert_int_equal(plan(f), 1);
+    commit(f, 0, 0); /* 32 of the prompt */
+    for (int i = 0; i < 3; i++) {
+        const gs_item_result r = {.retry = true};
+        const gs_step_result res = {.elapsed_ns = 1000000, .items = &r};
+        assert_int_equal(plan(f), 1);
+        assert_true(f->plan.items[0].sample);
+        assert_int_equal(f->plan.items[0].pos, i == 0 ? 32 : 39);
+        assert_int_equal(f->plan.items[0].n_tokens, i == 0 ? 8 : 1);
+        f->now_ns += res.elapsed_ns;
+        gs_sched_commit(f->s, &f->plan, &res, f->now_ns);
+        check(f);
+        expect_no_end(f);
+    }
+    assert_int_equal(plan(f), 1);
+    assert_int_equal(f->plan.items[0].pos, 39);
+    commit(f, 0, 0);
+    assert_int_equal(plan(f), 1);
+    assert_int_equal(f->plan.items[0].pos, 40);
+    assert_int_equal(f->plan.items[0].tokens[0], 7);
+    commit(f, 0, 0);
+    assert_int_equal(expect_end(f, 1, GS_END_LENGTH).n_output, 2);
+    stop(f);
+}
+
 /* Running streams never pause for prompts; prompts share what is left in arrival order. */
 static void test_decodes_first_then_arrival_order(void **state) {
     (void)state;
@@ -849,6 +881,7 @@ int main(void) {
         cmocka_unit_test(test_overload),
         cmocka_unit_test(test_predictions),
         cmocka_unit_test(test_chunked_prefill),
+        cmocka_unit_test(test_retry),
         cmocka_unit_test(test_decodes_first_then_arrival_order),
         cmocka_unit_test(test_new_request_joins_the_next_step),
         cmocka_unit_test(test_finished_one_gives_its_slot_at_once),
