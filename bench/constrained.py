@@ -16,9 +16,9 @@ import sys
 import time
 
 TOKENS = 24
-SCHEMA = {"type": "object", "required": ["title", "text"], "additionalProperties": False,
-          "properties": {"title": {"type": "string", "minLength": 3, "maxLength": 8},
-                         "text": {"type": "string", "minLength": 2000}}}
+SCHEMA = {"type": "object", "required": ["title", "lines"], "additionalProperties": False,
+          "properties": {"title": {"type": "string"},
+                         "lines": {"type": "array", "items": {"type": "string"}, "minItems": 500}}}
 FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}
 
 
