@@ -226,7 +226,7 @@ static void content_may_be_null_where_tools_are_called(void **state) {
         snprintf(body, sizeof body,
                  "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, "
                  "{\"role\": \"assistant\", %s, \"tool_calls\": [{\"function\": "
-                 "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}, {\"function\": 3}, 4]}, "
+                 "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}]}, "
                  "{\"role\": \"tool\", \"content\": \"42\"}]}",
                  same[i]);
         int64_t n = prompt_tokens(s, body);
