@@ -77,6 +77,10 @@ static int make_vocab(gs_grammars *gs, const gs_tokenizer *t, char *err, size_t 
 int gs_grammars_create(const gs_tokenizer *t, size_t cache_bytes, gs_grammars **out, char *err,
                        size_t errlen) {
     *out = NULL;
+    size_t n_eog;
+    (void)gs_tok_eog(t, &n_eog);
+    if (n_eog == 0)
+        return 0;
     gs_grammars *gs = gs_calloc(1, sizeof(*gs));
     if (!gs)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");

@@ -36,7 +36,8 @@ typedef struct gs_grammars_stats {
     uint64_t hits, misses;
 } gs_grammars_stats;
 
-/* t is borrowed. cache_bytes: what compiled grammars may hold while nobody uses them. */
+/* t is borrowed. cache_bytes: what compiled grammars may hold while nobody uses them. *out is NULL
+ * where the vocabulary has no token that ends a text: nothing can be constrained to an end. */
 int gs_grammars_create(const gs_tokenizer *t, size_t cache_bytes, gs_grammars **out, char *err,
                        size_t errlen);
 void gs_grammars_free(gs_grammars *gs);

@@ -1,5 +1,5 @@
 """A fake model with a script: what the clients' tests and the recorded requests of home programs
-talk to. It thinks and calls tools as told, by what the prompt holds last."""
+talk to. It thinks, calls tools and writes JSON as told, by what the prompt holds last."""
 
 import json
 
@@ -10,12 +10,14 @@ PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n<
 REASONING = "They greet me."
 PLAIN = "Hello! 안녕 \U0001f600"
 WEATHER = "It rains in Seoul."
+DOCUMENT = '{"title": "Rain", "tags": ["weather", "seoul"]}'
 
 # After a result of a tool comes the answer, whatever was asked before it.
 RULES = [
     ["weather in Seoul?", "Let me look. " + CALL],
     ["weather in both?", CALL + PARIS],
     ["rain, 12 degrees", WEATHER],
+    ["as JSON", DOCUMENT],
     ["think first", f"<think>\n{REASONING}\n</think>\n\n{PLAIN}"],
     ["greet me", PLAIN],
     ["long story", "word " * 4000],
@@ -25,6 +27,10 @@ RESULT = "rain, 12 degrees"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS,
                                          "description": "The weather in a city."}}
+SCHEMA = {"type": "object", "required": ["title", "tags"], "additionalProperties": False,
+          "properties": {"title": {"type": "string"},
+                         "tags": {"type": "array", "items": {"type": "string"}}}}
+
 
 def options(rules=None):
     path = harness.TMP / f"script-{abs(hash(json.dumps(rules)))}.json"

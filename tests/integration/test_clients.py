@@ -10,10 +10,12 @@ import ollama
 import openai
 
 import harness
-from scripted import PARAMETERS, PLAIN, REASONING, RESULT, TOOL, WEATHER, ScriptedServer
+from scripted import (DOCUMENT, PARAMETERS, PLAIN, REASONING, RESULT, SCHEMA, TOOL, WEATHER,
+                      ScriptedServer)
 
 os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LANGSMITH_TRACING="false",
                   LITELLM_LOG="ERROR")
+DOC = json.loads(DOCUMENT)
 SEOUL, PARIS = {"city": "Seoul"}, {"city": "Paris"}
 
 
@@ -264,3 +266,87 @@ class Node(ScriptedServer):
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.split(), ["openai", "ollama"])
+
+
+class Schemas(ScriptedServer):
+    """Documents by a schema, through each client's own way of asking for one."""
+
+    def assert_document(self, text):
+        self.assertEqual(json.loads(text), DOC)
+
+    def test_openai(self):
+        form = {"type": "json_schema",
+                "json_schema": {"name": "doc", "schema": SCHEMA, "strict": True}}
+        with openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0) as ai:
+            for response_format in (form, {"type": "json_object"}):
+                r = ai.chat.completions.create(model="fake", messages=[user("as JSON")],
+                                               response_format=response_format)
+                self.assert_document(r.choices[0].message.content)
+                self.assertEqual(r.choices[0].finish_reason, "stop")
+                parts = ai.chat.completions.create(model="fake", messages=[user("as JSON")],
+                                                   response_format=response_format, stream=True)
+                self.assert_document("".join(p.choices[0].delta.content or "" for p in parts))
+            r = ai.responses.create(model="fake", input="as JSON", text={
+                "format": {"type": "json_schema", "name": "doc", "schema": SCHEMA}})
+            self.assert_document(r.output_text)
+            # Without a script for it, the fake model writes what the grammar leaves it.
+            tools = [{**TOOL["function"], "type": "function", "strict": True}]
+            r = ai.responses.create(model="fake", input="x", tools=tools, max_output_tokens=2000,
+                                    tool_choice={"type": "function", "name": "get_weather"})
+            self.assertEqual([i.name for i in r.output if i.type == "function_call"],
+                             ["get_weather"])
+
+    def test_anthropic(self):
+        with anthropic.Anthropic(base_url=self.url, api_key="none", max_retries=0) as ai:
+            r = ai.messages.create(
+                model="fake", max_tokens=500, messages=[user("as JSON")],
+                output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
+            self.assert_document(r.content[0].text)
+            tool = {"name": "get_weather", "input_schema": PARAMETERS}
+            r = ai.messages.create(model="fake", max_tokens=2000, messages=[user("x")],
+                                   tools=[tool], tool_choice={"type": "any"})
+            self.assertEqual(r.content[0].name, "get_weather")
+
+    def test_ollama(self):
+        client = ollama.Client(host=self.url)
+        for form in (SCHEMA, "json"):
+            self.assert_document(client.chat("fake", messages=[user("as JSON")], format=form)
+                            .message.content)
+            parts = client.chat("fake", messages=[user("as JSON")], format=form, stream=True)
+            self.assert_document("".join(p.message.content for p in parts))
+            self.assert_document(client.generate("fake", "as JSON", format=form).response)
+
+    def test_langchain(self):
+        from langchain_ollama import ChatOllama
+        from langchain_openai import ChatOpenAI
+        for model in (ChatOllama(model="fake", base_url=self.url),
+                      ChatOpenAI(model="fake", base_url=self.url + "/v1", api_key="none")):
+            with self.subTest(model=type(model).__name__):
+                form = {"title": "doc", "description": "A document.", **SCHEMA}
+                bound = model.with_structured_output(form, method="json_schema")
+                self.assertEqual(bound.invoke("as JSON"), DOC)
+                self.assertEqual(list(bound.stream("as JSON"))[-1], DOC)
+
+    def test_litellm(self):
+        import litellm
+        litellm.suppress_debug_info = True
+        form = {"type": "json_schema",
+                "json_schema": {"name": "doc", "schema": SCHEMA, "strict": True}}
+        for where in ({"model": "ollama_chat/fake", "api_base": self.url},
+                      {"model": "openai/fake", "api_base": self.url + "/v1", "api_key": "none"}):
+            with self.subTest(model=where["model"]):
+                r = litellm.completion(messages=[user("as JSON")], response_format=form, **where)
+                self.assert_document(r.choices[0].message.content)
+
+    def test_a_grammar_that_does_not_compile_names_the_dialects_field(self):
+        bad = {"type": "object", "properties": {"a": {"type": "what"}}}
+        for path, body, says in (
+                ("/api/chat", {"format": bad}, "format"),
+                ("/v1/responses", {"input": "x", "text": {"format": {
+                    "type": "json_schema", "name": "x", "schema": bad}}}, "text.format"),
+                ("/v1/messages", {"max_tokens": 9, "output_config": {"format": {
+                    "type": "json_schema", "schema": bad}}}, "output_config.format")):
+            r = self.server.post(path, {"messages": [user("x")], **body})
+            self.assertEqual(r.status, 400, r.body)
+            self.assertIn(says, r.text)
+            self.assertNotIn("response_format", r.text)

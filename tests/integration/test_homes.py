@@ -249,3 +249,68 @@ class Others(ScriptedServer):
             return self.server.ok("/v1/chat/completions", body)["choices"][0]["message"]["content"]
         self.assertEqual(harness.in_parallel(2, [lambda: ask(True), lambda: ask(False)]),
                          ["It is paid."] * 2)
+
+
+class Documents(ScriptedServer):
+    """Those that want a document by a schema."""
+
+    CLASSIFIER = {"type": "object", "required": ["title", "tags", "correspondents"], "properties": {
+        "title": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}},
+        "correspondents": {"type": "array", "items": {"type": "string"}}}}
+    FOUND = {"title": "Invoice 7", "tags": ["invoice"], "correspondents": ["ACME"]}
+    TAGS = {"type": "object", "required": ["tags"], "properties": {
+        "tags": {"type": "array", "items": {"type": "string"}}}}
+    rules = [["Analyze the following document", json.dumps(FOUND)],
+             ["read-it-later app", '{"tags": ["rain", "science"]}'],
+             ["fill the classifier",
+              '<tool_call>{"name": "DocumentClassifierSchema", "arguments": ' + json.dumps(FOUND)
+              + "}</tool_call>"],
+             ["Generate a sensor name", '{"name": "Rain", "unit": "mm"}']]
+
+    def test_paperless_ngx_ollama(self):
+        r = self.server.post("/api/chat", {
+            "model": "fake", "stream": False, "keep_alive": None, "format": self.CLASSIFIER,
+            "options": {"temperature": 0.75, "num_ctx": 3900},
+            "messages": [{"role": "user", "content": "Analyze the following document: ..."}]}).json
+        self.assertEqual(json.loads(r["message"]["content"]), self.FOUND)
+
+    def test_paperless_ngx_openai(self):
+        tool = {"type": "function", "function": {
+            "name": "DocumentClassifierSchema", "description": "The result.",
+            "parameters": self.CLASSIFIER}}
+        for choice in ("required", {"type": "function", "function": {
+                "name": "DocumentClassifierSchema"}}):
+            r = self.server.ok("/v1/chat/completions", {
+                "model": "fake", "stream": False, "temperature": 0.1, "tools": [tool],
+                "tool_choice": choice, "parallel_tool_calls": False,
+                "messages": [{"role": "user", "content": "fill the classifier"}]})
+            call = r["choices"][0]["message"]["tool_calls"][0]["function"]
+            self.assertEqual(call["name"], "DocumentClassifierSchema")
+            self.assertEqual(set(self.FOUND) - set(json.loads(call["arguments"])), set())
+
+    def test_karakeep(self):
+        text = "You are a bot in a read-it-later app"
+        for form in (self.TAGS, "json"):
+            r = self.server.post("/api/chat", {
+                "model": "fake", "format": form, "stream": True, "keep_alive": "5m",
+                "options": {"num_ctx": 2048, "num_predict": 2048},
+                "messages": [{"role": "user", "content": text}]})
+            got = "".join(p["message"]["content"] for p in lines(r))
+            self.assertEqual(json.loads(got), {"tags": ["rain", "science"]})
+        for form in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {
+                "name": "schema", "schema": self.TAGS, "strict": True}}):
+            r = self.server.ok("/v1/chat/completions", {
+                "model": "fake", "response_format": form, "max_tokens": 2048,
+                "messages": [{"role": "user", "content": text}]})
+            self.assertEqual(json.loads(r["choices"][0]["message"]["content"]),
+                             {"tags": ["rain", "science"]})
+
+    def test_home_assistants_ai_task(self):
+        r = self.server.post("/api/chat", {
+            "model": "fake:latest", "stream": True, "keep_alive": "-1s", "think": False,
+            "options": {"num_ctx": 8192}, "format": {
+                "type": "object", "required": ["name", "unit"],
+                "properties": {"name": {"type": "string"}, "unit": {"type": "string"}}},
+            "messages": [{"role": "user", "content": "Generate a sensor name"}]})
+        self.assertEqual(json.loads("".join(p["message"]["content"] for p in lines(r))),
+                         {"name": "Rain", "unit": "mm"})

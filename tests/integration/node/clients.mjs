@@ -16,6 +16,13 @@ const tool = {
     parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
   }
 }
+const schema = {
+  type: 'object',
+  properties: { title: { type: 'string' }, tags: { type: 'array', items: { type: 'string' } } },
+  required: ['title', 'tags'],
+  additionalProperties: false
+}
+const DOCUMENT = { title: 'Rain', tags: ['weather', 'seoul'] }
 const user = (content) => ({ role: 'user', content })
 
 async function openai () {
@@ -38,6 +45,9 @@ async function openai () {
   const calls = (await stream.finalMessage()).tool_calls
   assert.deepEqual(calls.map((c) => JSON.parse(c.function.arguments).city), ['Seoul', 'Paris'])
 
+  const format = { type: 'json_schema', json_schema: { name: 'doc', schema, strict: true } }
+  const written = (await create([user('as JSON')], { response_format: format })).choices[0]
+  assert.deepEqual(JSON.parse(written.message.content), DOCUMENT)
 
   assert.equal((await ai.responses.create({ model: 'fake', input: 'greet me' })).output_text, PLAIN)
   assert.equal((await ai.models.list()).data[0].id, 'fake')
@@ -64,6 +74,8 @@ async function ollama () {
   }
   assert.deepEqual(cities, ['Seoul', 'Paris'])
 
+  assert.deepEqual(JSON.parse((await chat([user('as JSON')], { format: schema })).message.content), DOCUMENT)
+  assert.deepEqual(JSON.parse((await client.generate({ model: 'fake', prompt: 'as JSON', format: 'json' })).response), DOCUMENT)
 
   assert.equal((await client.list()).models[0].model, 'fake:latest')
   assert.ok((await client.show({ model: 'fake' })).capabilities.includes('tools'))
