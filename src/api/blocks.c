@@ -42,11 +42,13 @@ void gs_blocks_part(gs_req *r, gs_choice *c, const gs_part *part, const gs_block
     bool text = kind != GS_PART_CALL_BEGIN;
     if (text && part->n == 0)
         return;
-    const gs_block *last = l->n > 0 ? &l->v[l->n - 1] : NULL;
-    if (l->open && (last->kind != kind || (!text && last->call != part->call)))
+    gs_block *b = l->open ? &l->v[l->n - 1] : NULL;
+    if (b && (b->kind != kind || (!text && b->call != part->call))) {
         close_last(r, c, ev);
-    if (!l->open) {
-        gs_block *b = push(l, kind, part->call, begin_of(c, part));
+        b = NULL;
+    }
+    if (!b) {
+        b = push(l, kind, part->call, begin_of(c, part));
         if (!b) {
             gs_req_cut(r);
             return;
@@ -54,7 +56,6 @@ void gs_blocks_part(gs_req *r, gs_choice *c, const gs_part *part, const gs_block
         l->open = true;
         ev->open(r, c, b, l->n - 1);
     }
-    gs_block *b = &l->v[l->n - 1];
     if (text || part->kind == GS_PART_CALL_ARGS) {
         b->to += part->n;
         ev->more(r, c, b, l->n - 1, part);

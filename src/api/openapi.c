@@ -261,7 +261,7 @@ static void responses(gs_jsonw *w, const gs_route *r) {
 static void lower_key(gs_jsonw *w, const char *method) {
     char name[16];
     size_t n = 0;
-    for (; method[n] && n < sizeof(name) - 1; n++)
+    for (; n < sizeof(name) - 1 && method[n]; n++)
         name[n] = (char)(method[n] | 0x20);
     name[n] = '\0';
     gs_jsonw_key(w, name);

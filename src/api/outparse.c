@@ -341,9 +341,9 @@ static int field_of(const gs_outparse *p) {
 static int open_string_args(gs_outparse *p) {
     json_t *v = json_loadb(p->args.data, p->args.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     gs_jsonscan scan = {0};
-    const char *s = json_string_value(v);
-    size_t n = json_string_length(v), lead = s ? spaces(s, n) : 0;
-    bool good = lead < n && s[lead] == '{';
+    const char *s = json_is_string(v) ? json_string_value(v) : "";
+    size_t n = strlen(s), lead = spaces(s, n);
+    bool good = s[lead] == '{' && n == json_string_length(v); /* no NUL inside */
     for (size_t i = lead; good && i < n; i++) {
         gs_json_event ev = gs_jsonscan_byte(&scan, s[i]);
         good = ev != GS_JSON_BAD;

@@ -214,7 +214,7 @@ typedef struct gs_kernel_table {
 #define V_DOT_U8S8 1
 #define V_DOT_S8S8 2
 
-extern bool gs_kernels_bf16; /* AVX512-BF16 goes with the chosen instruction set */
+extern bool gs_kernels_bf16;              /* AVX512-BF16 goes with the chosen instruction set */
 extern const gs_kernel_table *gs_kernels; /* never NULL; scalar before gs_kernels_init */
 
 extern const gs_kernel_table gs_kernels_scalar;

@@ -427,7 +427,7 @@ int gs_kv_check(const gs_kv *kv, char *err, size_t errlen) {
     for (uint32_t b = 0; b < n_blocks; b++) {
         kv->scratch[b] += kv->pinned[b];
         n_pinned += kv->pinned[b];
-        if (kv->pinned[b] && !kv->ops->published(kv->prefix, b))
+        if (kv->pinned[b] && !(kv->ops && kv->ops->published(kv->prefix, b)))
             return gs_fail(err, errlen, GS_ERR_INTERNAL, "block %u is pinned and not published", b);
         if (kv->scratch[b] != kv->refs[b])
             return gs_fail(err, errlen, GS_ERR_INTERNAL, "block %u: %u references, %u owners", b,

@@ -15,7 +15,8 @@ static void load_pair(const gs_kv_layout *l, const uint8_t *page, size_t t, floa
         float scale = gs_attn_bf16_to_float(ks), vscale = exp2f((float)vs / GS_KV_Q8_V_STEPS);
         const int8_t *codes = (const int8_t *)page + l->page_bytes + t / 4 * 4 * hd + t % 4;
         for (size_t d = 0; d < hd; d++) {
-            k[d] = scale * (float)(page[d / 4 * 4 * bt + t * 4 + d % 4] - 128);
+            size_t at = d / 4 * 4 * bt + t * 4 + d % 4;
+            k[d] = scale * (float)(page[at] - 128);
             v[d] = vscale * (float)codes[d * 4];
         }
         return;
