@@ -9,7 +9,7 @@ static gs_part_kind kind_of(const gs_part *part) {
 }
 
 static gs_block *push(gs_blocks *l, gs_part_kind kind, int32_t call, size_t from) {
-    if (l->n == l->cap) {
+    if (!l->v || l->n == l->cap) {
         int32_t cap = l->cap ? 2 * l->cap : 4;
         gs_block *more = gs_realloc(l->v, (size_t)cap * sizeof(*more));
         if (!more)
