@@ -221,8 +221,9 @@ static void calibration_id(const gs_loader *l, const loaded *x, char *out, size_
     }
     if (f)
         fclose(f);
-    snprintf(out, n, "%s %zu %s %d threads %s", l->served.name, x->model->weight_bytes,
-             gs_isa_name(gs_kernels_isa()), gs_pool_threads(x->pool), cpu);
+    snprintf(out, n, "%s %zu %s %s pages %d threads %s", l->served.name, x->model->weight_bytes,
+             gs_isa_name(gs_kernels_isa()), gs_kv_type_name((gs_kv_type)l->cfg->kv_type),
+             gs_pool_threads(x->pool), cpu);
 }
 
 static int calibration_path(const char *id, char *out, size_t n) {
