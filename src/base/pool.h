@@ -3,7 +3,7 @@
  *
  *     static void step(void *arg, int tid, int n) {
  *         ... this thread's share ...
- *         gs_pool_barrier(pool, tid);          // about five per layer
+ *         gs_pool_barrier(pool, tid);          // nine per layer
  *         ...
  *     }
  *     gs_pool_run(pool, step, &args);          // the caller is thread 0
