@@ -106,6 +106,8 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
         .decode_token_ns = c->fake_token_us * GS_NS_PER_US,
         .prefill_token_ns = c->fake_prefill_us * GS_NS_PER_US,
         .n_layers = c->fake_layers,
+        .n_embd = c->fake_embd,
+        .whole_prompts = c->fake_whole_prompts,
         .first_token = c->fake_first_token,
         .n_tokens = c->fake_n_tokens,
         .eos_token = GS_FAKE_EOS,

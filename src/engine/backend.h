@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/embed.h"
 #include "engine/guide.h"
 #include "engine/sampler.h"
 #include "kv/kv.h"
@@ -32,6 +33,9 @@ typedef struct gs_batch_item {
     /* Raw logits of the last n_logits positions, [n_logits][n_vocab]; NULL: none wanted. */
     float *logits;
     int32_t n_logits;
+    /* The sequence's vector, [info.n_embd]: the step's hidden states are taken into it as
+     * gs_embed_add does; RANK: the score, with the prompt's last token. NULL: none wanted. */
+    float *embedding;
 } gs_batch_item;
 
 typedef struct gs_batch {
@@ -58,6 +62,11 @@ typedef struct gs_backend_info {
     uint32_t n_kv_blocks;
     int32_t block_tokens;
     size_t kv_bytes;
+    int32_t n_embd;     /* floats of a sequence's vector; RANK: 1 */
+    gs_pooling pooling; /* NONE: makes no vectors */
+    /* An encoder: each token looks at the whole prompt, so a prompt is computed in one step, and
+     * nothing is generated. Its KV blocks are only an account of the step's room. */
+    bool whole_prompts;
 } gs_backend_info;
 
 typedef struct gs_backend gs_backend;
@@ -98,6 +107,8 @@ typedef struct gs_fake_config {
     int64_t decode_token_ns;       /* per decode row */
     int64_t prefill_token_ns;      /* per prompt token */
     int32_t n_layers;              /* a step can give way between them; 0 counts as 1 */
+    int32_t n_embd;                /* of its vectors, mean pooling; 0: makes none */
+    bool whole_prompts;            /* as an encoder: asserts that no prompt is cut */
     int32_t first_token, n_tokens; /* generated ids lie in [first, first + n) */
     int32_t eos_token;             /* -1: never generated */
     int32_t eos_after;             /* generated at this output index; 0: never */

@@ -103,6 +103,21 @@ gs_seq *gs_seq_create(const int32_t *prompt, int32_t n_prompt, int32_t max_outpu
     return q;
 }
 
+gs_seq *gs_seq_create_embedding(const int32_t *prompt, int32_t n_prompt, int32_t n_embd) {
+    gs_seq *q = gs_seq_create(prompt, n_prompt, 0);
+    if (!q)
+        return NULL;
+    q->embedding = gs_calloc((size_t)n_embd, sizeof(*q->embedding));
+    if (!q->embedding) {
+        gs_seq_free(q);
+        return NULL;
+    }
+    q->desc.prefill_only = true;
+    q->desc.cache_scope = GS_KV_NO_REUSE; /* a mean needs the state of every token */
+    q->desc.cls = GS_CLASS_BACKGROUND;
+    return q;
+}
+
 int gs_seq_set_bias(gs_seq *q, const gs_logit_bias *bias, int32_t n) {
     gs_logit_bias *copy = gs_array(n > 0 ? (size_t)n : 1, sizeof(*copy));
     if (!copy)
@@ -120,6 +135,7 @@ void gs_seq_free(gs_seq *q) {
         return;
     gs_free(q->desc.tokens);
     gs_free(q->own_bias);
+    gs_free(q->embedding);
     gs_guide_unref(q->guide);
     gs_free(q);
 }
@@ -155,6 +171,8 @@ static void post_end(gs_engine *e, gs_seq *q, const gs_seq_end *end) {
 }
 
 static void finish(gs_engine *e, gs_seq *q, const gs_seq_end *end) {
+    if (q->embedding && end->reason == GS_END_DONE)
+        gs_embed_finish(e->info.pooling, q->embedding, e->info.n_embd, q->desc.n_prompt);
     int live = LIFE_LIVE;
     if (atomic_compare_exchange_strong(&q->life, &live, LIFE_ENDED) || q->cancel_seen) {
         post_end(e, q, end);
@@ -359,6 +377,8 @@ static void build_batch(gs_engine *e, const gs_plan *plan, gs_batch *batch) {
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *p = &plan->items[i];
         const gs_seq *q = p->user;
+        if (q->embedding && p->pos == 0) /* again from the start after a preemption */
+            memset(q->embedding, 0, (size_t)e->info.n_embd * sizeof(*q->embedding));
         e->items[i] = (gs_batch_item){
             .slot = p->slot,
             .pos = p->pos,
@@ -372,6 +392,7 @@ static void build_batch(gs_engine *e, const gs_plan *plan, gs_batch *batch) {
             .n_history = p->pos + p->n_tokens,
             .n_prompt = q->desc.n_prompt,
             .sample = p->sample ? &e->samples[i] : NULL,
+            .embedding = q->embedding,
         };
     }
     *batch = (gs_batch){

@@ -55,11 +55,14 @@ typedef struct gs_seq {
     bool cancel_seen, end_held, admitted;
     gs_seq_end held_end;
     gs_logit_bias *own_bias;
-    gs_guide *guide; /* constrains the output; the sequence's own reference, NULL: none */
+    gs_guide *guide;  /* constrains the output; the sequence's own reference, NULL: none */
+    float *embedding; /* [n_embd] of gs_backend_info, ready with the END (GS_END_DONE); or NULL */
 } gs_seq;
 
 /* Copies the prompt and makes room for max_output tokens; NULL when out of memory. */
 gs_seq *gs_seq_create(const int32_t *prompt, int32_t n_prompt, int32_t max_output);
+/* A sequence whose answer is one vector of n_embd floats instead of tokens. */
+gs_seq *gs_seq_create_embedding(const int32_t *prompt, int32_t n_prompt, int32_t n_embd);
 /* bias entries are copied into the sequence. 0 or GS_ERR_NOMEM. */
 int gs_seq_set_bias(gs_seq *q, const gs_logit_bias *bias, int32_t n);
 void gs_seq_free(gs_seq *q);

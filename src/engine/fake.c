@@ -16,6 +16,8 @@
 #include "base/sys.h"
 #include "engine/backend.h"
 
+#define FAKE_MAX_EMBD 4096
+
 typedef struct fake {
     gs_backend base;
     gs_fake_config cfg;
@@ -42,6 +44,9 @@ static void fake_info(const gs_backend *b, gs_backend_info *out) {
         .n_kv_blocks = f->cfg.n_kv_blocks,
         .block_tokens = f->cfg.block_tokens,
         .kv_bytes = (size_t)f->cfg.n_kv_blocks * (size_t)f->cfg.block_tokens * sizeof(int32_t),
+        .n_embd = f->cfg.n_embd,
+        .pooling = f->cfg.n_embd > 0 ? GS_POOLING_MEAN : GS_POOLING_NONE,
+        .whole_prompts = f->cfg.whole_prompts,
     };
 }
 
@@ -137,6 +142,20 @@ static void fake_sample(const fake *f, const gs_batch_item *it) {
     }
 }
 
+/* A token's "hidden state": numbers in [-1, 1) that its id, its place and nothing else decide. */
+static void fake_embed(const fake *f, const gs_batch_item *it) {
+    float row[FAKE_MAX_EMBD];
+    for (int32_t p = it->pos; p < it->pos + it->n_tokens; p++) {
+        uint64_t h = ((uint64_t)(uint32_t)*cell(f, it->blocks, p) << 32) ^ (uint32_t)p;
+        for (int32_t i = 0; i < f->cfg.n_embd; i++) {
+            h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ULL + (uint64_t)(uint32_t)i;
+            h ^= h >> 27;
+            row[i] = (float)(int32_t)(uint32_t)h / 2147483648.0f;
+        }
+        gs_embed_add(GS_POOLING_MEAN, it->embedding, f->cfg.n_embd, row, p, 1, it->n_prompt);
+    }
+}
+
 static void wait_ns(int64_t ns) {
     if (ns <= 0)
         return;
@@ -195,6 +214,8 @@ static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, in
         const gs_batch_item *it = &batch->items[i];
         if (it->sample)
             fake_sample(f, it);
+        if (it->embedding)
+            fake_embed(f, it);
     }
     if (step == f->cfg.fail_item_step && batch->n_items > 0 && batch->items[0].sample)
         batch->items[0].sample->err = GS_ERR_BACKEND;
@@ -214,6 +235,7 @@ static int fake_forward(gs_backend *b, gs_batch *batch) {
     int64_t cost_ns = f->cfg.step_ns;
     for (int32_t i = 0; i < batch->n_items; i++) {
         const gs_batch_item *it = &batch->items[i];
+        GS_ASSERT(!f->cfg.whole_prompts || (it->pos == 0 && it->n_tokens == it->n_prompt));
         cost_ns +=
             it->n_tokens > 1 ? it->n_tokens * f->cfg.prefill_token_ns : f->cfg.decode_token_ns;
     }
@@ -245,8 +267,9 @@ static const gs_backend_ops fake_ops = {
 };
 
 int gs_fake_create(const gs_fake_config *cfg, gs_backend **out) {
-    if (cfg->n_kv_blocks == 0 || cfg->block_tokens <= 0 || cfg->n_tokens <= 0 ||
-        cfg->first_token < 0 || cfg->first_token + cfg->n_tokens > cfg->n_vocab)
+    if (cfg->n_kv_blocks == 0 || cfg->block_tokens <= 0 || cfg->n_tokens <= 0 || cfg->n_embd < 0 ||
+        cfg->n_embd > FAKE_MAX_EMBD || cfg->first_token < 0 ||
+        cfg->first_token + cfg->n_tokens > cfg->n_vocab)
         return GS_ERR_INVALID;
     fake *f = gs_calloc(1, sizeof(*f));
     if (!f)

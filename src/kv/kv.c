@@ -183,7 +183,7 @@ static void find_prefix(const gs_kv *kv, uint64_t scope, const int32_t *tokens, 
                         uint32_t *table, prefix_hit *hit) {
     const int32_t bt = kv->cfg.block_tokens;
     *hit = (prefix_hit){.partial = GS_KV_NONE};
-    if (!kv->ops)
+    if (!kv->ops || scope == GS_KV_NO_REUSE)
         return;
     if (kv->n_pinned > 0 && scope != GS_KV_PUBLIC) {
         kv->ops->root(kv->prefix, GS_KV_PUBLIC, &hit->tip);
@@ -243,7 +243,7 @@ int gs_kv_seq_open(gs_kv *kv, int32_t slot, uint64_t scope, const int32_t *token
     prefix_hit hit;
     find_prefix(kv, scope, tokens, n, table, &hit);
     *s = (slot_state){.open = true,
-                      .publish = kv->ops != NULL,
+                      .publish = kv->ops != NULL && scope != GS_KV_NO_REUSE,
                       .n_blocks = hit.n_full,
                       .n_computed = hit_tokens(kv, &hit),
                       .n_chained = hit.n_full,
@@ -259,7 +259,8 @@ int gs_kv_seq_open(gs_kv *kv, int32_t slot, uint64_t scope, const int32_t *token
         table[s->n_blocks++] = dst;
         out->copy = (gs_kv_copy_op){.dst = dst, .src = hit.partial, .n_tokens = hit.partial_tokens};
     }
-    kv->stats.lookups_tokens += (uint64_t)n;
+    if (scope != GS_KV_NO_REUSE)
+        kv->stats.lookups_tokens += (uint64_t)n;
     kv->stats.hits_tokens += (uint64_t)out->n_cached;
     return GS_OK;
 }

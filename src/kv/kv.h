@@ -34,6 +34,8 @@ typedef struct gs_kv gs_kv;
 /* The one scope that every lookup begins in: what is published here (a home's registered
  * instructions) is found by all, and each scope's own blocks go on behind it. */
 #define GS_KV_PUBLIC UINT64_MAX
+/* A scope of nobody: what it asks for is never found, what it computes is never kept. */
+#define GS_KV_NO_REUSE (UINT64_MAX - 1)
 typedef struct gs_prefix_ops gs_prefix_ops; /* kv/prefix.h: one of the four vtables */
 
 typedef struct gs_kv_config {

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <cmocka.h>
 
+#include <math.h>
+
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rng.h"
@@ -731,6 +733,88 @@ static void the_fake_lists_as_many_probabilities_as_asked(void **state) {
     rig_stop(r);
 }
 
+/* ---- Embeddings ------------------------------------------------------------------------------ */
+
+#define N_EMBD 24
+
+static void submit_embedding(rig *r, int i, int32_t n) {
+    int32_t prompt[2048];
+    track *t = &r->t[i];
+    for (int32_t k = 0; k < n; k++)
+        prompt[k] = 10 + (k * 7 + n * 131) % 900;
+    gs_seq_free(t->q);
+    memset(t, 0, sizeof(*t));
+    t->q = gs_seq_create_embedding(prompt, n, N_EMBD);
+    assert_non_null(t->q);
+    t->q->owner = t;
+    gs_engine_submit(r->e, t->q);
+}
+
+static double length_of(const float *v) {
+    double sum = 0;
+    for (int i = 0; i < N_EMBD; i++)
+        sum += (double)v[i] * (double)v[i];
+    return sqrt(sum);
+}
+
+static void a_vector_is_the_same_alone_in_company_cut_and_after_preemption(void **state) {
+    (void)state;
+    enum { N = 12, PASSES = 3 };
+    float alone[N][N_EMBD];
+    for (int pass = 0; pass < PASSES; pass++) {
+        rig *r = rig_new();
+        r->fc.n_embd = N_EMBD;
+        if (pass == 1) {
+            r->fc.max_batch_tokens = 64; /* cut into many chunks, beside decoding chats */
+            r->ec.prefill_chunk = 32;
+        }
+        if (pass == 2)
+            r->fc.n_kv_blocks = 48; /* of 16 tokens: the chats push them out */
+        rig_start(r);
+        for (int i = 0; i < N; i++) {
+            submit_embedding(r, i, 1 + i * 53);
+            if (pass > 0)
+                submit(r, N + i, 20, 0, 40);
+            else
+                finish(r, i + 1);
+        }
+        finish(r, pass > 0 ? 2 * N : N);
+        for (int i = 0; i < N; i++) {
+            const track *t = &r->t[i];
+            assert_int_equal(t->end.reason, GS_END_DONE);
+            assert_int_equal(t->n_out, 0);
+            assert_true(fabs(length_of(t->q->embedding) - 1.0) < 1e-6);
+            if (pass == 0)
+                memcpy(alone[i], t->q->embedding, sizeof(alone[i]));
+            else
+                assert_memory_equal(alone[i], t->q->embedding, sizeof(alone[i]));
+        }
+        no_blocks_are_held(r);
+        rig_stop(r);
+    }
+    for (int i = 1; i < N; i++)
+        assert_memory_not_equal(alone[0], alone[i], sizeof(alone[0]));
+}
+
+static void texts_that_begin_alike_compute_every_token(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.n_embd = N_EMBD;
+    rig_start(r);
+    gs_engine_stats s = {0};
+    for (int i = 0; i < 3; i++) {
+        submit_embedding(r, 0, 200);
+        finish(r, 1);
+    }
+    /* The numbers are published after the last end was. */
+    for (int64_t began = gs_now_ns(); s.prefill_tokens < 600; gs_engine_get_stats(r->e, &s))
+        assert_true(gs_now_ns() - began < PATIENCE_NS);
+    assert_int_equal(s.prefill_tokens, 600);
+    assert_int_equal(s.prefix_lookup_tokens, 0);
+    assert_int_equal(s.kv_blocks_cached, 0);
+    rig_stop(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sequence_is_admitted_gives_tokens_and_ends_once),
@@ -753,6 +837,8 @@ int main(void) {
         cmocka_unit_test(a_suspended_step_survives_its_clients),
         cmocka_unit_test(sixty_four_mixed_lengths_give_the_text_of_each_alone),
         cmocka_unit_test(the_fake_lists_as_many_probabilities_as_asked),
+        cmocka_unit_test(a_vector_is_the_same_alone_in_company_cut_and_after_preemption),
+        cmocka_unit_test(texts_that_begin_alike_compute_every_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
