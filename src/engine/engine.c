@@ -582,6 +582,7 @@ static int open_parts(gs_engine *e) {
                           .prefill_chunk = e->cfg.prefill_chunk,
                           .max_context = bi->max_context,
                           .max_persons = e->cfg.max_persons,
+                          .whole_prompts = bi->whole_prompts,
                           .policy = e->cfg.policy,
                           .cost = e->cfg.cost,
                           .classes = e->classes,

@@ -26,7 +26,8 @@ static gs_sched_seq *find_victim(const gs_sched *s, const gs_sched_seq *q) {
 static void plan_running(gs_sched *s, bool decode) {
     gs_sched_seq *next;
     for (gs_sched_seq *q = s->running.head; q && gs_sched_core_budget(s) > 0; q = next) {
-        if (q->item < 0 && !q->parked && gs_sched_is_decode(q) == decode) {
+        if (q->item < 0 && !q->parked && gs_sched_is_decode(q) == decode &&
+            gs_sched_core_budget(s) >= gs_sched_core_least(s, q)) {
             gs_sched_seq *victim = q;
             while (victim && gs_sched_core_extend(s, q, s->cfg.prefill_chunk) < 0) {
                 victim = find_victim(s, q);
@@ -48,7 +49,8 @@ static uint64_t reserved_blocks(const gs_sched *s) {
 
 /* Strictly in order: a later one that is small never passes one that waits for room. */
 static void admit_waiting(gs_sched *s) {
-    while (s->waiting.head && s->n_free_slots > 0 && gs_sched_core_budget(s) > 0) {
+    while (s->waiting.head && s->n_free_slots > 0 &&
+           gs_sched_core_budget(s) >= gs_sched_core_least(s, s->waiting.head)) {
         gs_sched_seq *q = s->waiting.head;
         if (s->running.n > 0) {
             const uint32_t needs = gs_kv_open_needs(s->kv, q->d.cache_scope, q->d.tokens,

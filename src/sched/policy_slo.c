@@ -301,7 +301,7 @@ static gs_sched_seq *best_candidate(const slo_step *t, int cls, bool background)
 }
 
 /* The largest chunk from pos on, at most n_max tokens, with which the step ends by bound_ns: all,
- * or a multiple of the kernel's tile. */
+ * or a multiple of the kernel's tile where prompts may be cut. */
 static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, bool samples,
                    double bound_ns) {
     const gs_sched *s = t->s;
@@ -313,6 +313,8 @@ static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, 
     gs_cost_step_add(&x, n_all, pos, false, samples && n_all == left);
     if (gs_cost_predict(&s->cost, &x) <= bound_ns)
         return n_all;
+    if (s->cfg.whole_prompts)
+        return 0;
     int32_t low = 0, high = n_all / tile; /* in tiles */
     while (low < high) {
         const int32_t mid = low + (high - low + 1) / 2;
@@ -341,12 +343,19 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
         bound_ns = 0.0;
         slo_person_of(s, q)->passed_over = s->plan.step;
     }
-    const int32_t n_max = budget < s->cfg.prefill_chunk ? budget : s->cfg.prefill_chunk;
+    const int32_t least = gs_sched_core_least(s, q);
     const int32_t left = gs_sched_n_known(q) - n_done(q);
+    if (budget < least) {
+        q->x.wait_now = GS_WAIT_BUDGET;
+        return false;
+    }
+    const int32_t most = s->cfg.prefill_chunk > least ? s->cfg.prefill_chunk : least;
+    const int32_t n_max = budget < most ? budget : most;
     int32_t n = fit(t, n_done(q), left, n_max, !q->d.prefill_only, bound_ns);
     if (n == 0 && at_least_a_tile && s->plan.n_prefill_tokens == 0) {
         n = left < n_max ? left : n_max;
         n = n < s->slo.tile_tokens ? n : s->slo.tile_tokens;
+        n = n > least ? n : least;
     }
     if (n < 1) {
         q->x.wait_now = GS_WAIT_BUDGET;

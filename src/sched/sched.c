@@ -172,6 +172,10 @@ static int check_desc(const gs_sched *s, const gs_seq_desc *d, gs_admission *out
     if (d->prefill_only ? d->max_output != 0 : d->max_output < 1)
         return refuse(out, GS_ERR_INVALID, "max_tokens", "at least one output token is needed");
     const int32_t reply = d->prefill_only ? 0 : 1;
+    if (s->cfg.whole_prompts && !d->prefill_only)
+        return refuse(out, GS_ERR_UNSUPPORTED, NULL, "this model makes vectors, not text");
+    if (s->cfg.whole_prompts && d->n_prompt > s->cfg.max_batch_tokens)
+        return refuse(out, GS_ERR_CONTEXT, "prompt", "the prompt is longer than a step can be");
     if (d->n_prompt > s->cfg.max_context - reply)
         return refuse(out, GS_ERR_CONTEXT, "prompt",
                       "the prompt leaves no room for output in the context");
@@ -245,6 +249,8 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
                         .submit_ns = now_ns,
                         .look_ns = now_ns};
     q->d.cls = out->cls;
+    if (s->cfg.whole_prompts) /* a cached beginning would cut it */
+        q->d.cache_scope = GS_KV_NO_REUSE;
     q->x = (gs_explain){.id = d->id,
                         .cls = out->cls,
                         .asked_cls = d->cls,

@@ -82,6 +82,9 @@ typedef struct gs_sched_config {
     int32_t prefill_chunk;    /* most prompt tokens of one sequence in one step; multiple of 32 */
     int32_t max_context;      /* tokens of one sequence, prompt + output */
     uint32_t max_persons;
+    /* A prompt is computed in one step or not at all, and nothing is generated (encoders):
+     * prefill_only alone is admitted, up to max_batch_tokens; prefill_chunk does not count. */
+    bool whole_prompts;
     const gs_policy_ops *policy; /* NULL: "slo" */
     uint64_t seed;
     /* Copied by create. NULL: gs_class_defaults, gs_slo_defaults, gs_cost_prior. */

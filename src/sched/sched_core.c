@@ -146,14 +146,17 @@ int gs_sched_core_extend(gs_sched *s, gs_sched_seq *q, int32_t n_max) {
         n = n_max;
     if (n > gs_sched_core_budget(s))
         n = gs_sched_core_budget(s);
-    GS_ASSERT(n >= 1);
+    const int32_t least = gs_sched_core_least(s, q);
+    if (n < least)
+        n = least;
+    GS_ASSERT(n >= 1 && n <= gs_sched_core_budget(s));
 
     /* A chunk shrinks to the room there is, so that a prompt moves on as far as it can. */
     int32_t n_blocks;
     gs_kv_seq_blocks(s->kv, q->slot, &n_blocks);
     const int64_t room =
         ((int64_t)n_blocks + gs_kv_available(s->kv)) * s->block_tokens - q->n_computed;
-    if (room < 1)
+    if (room < least)
         return GS_ERR_KV_FULL;
     if (n > room)
         n = (int32_t)room;

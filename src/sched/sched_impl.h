@@ -111,11 +111,17 @@ void gs_sched_plan_cost(const gs_plan *p, gs_cost_step *out);
 void *gs_sched_policy_state(const gs_sched *s);
 /* Tokens that the step may still take. */
 int32_t gs_sched_core_budget(const gs_sched *s);
+/* Tokens that q takes at least if it takes part in a step: all that are left of a prompt that can't
+ * be cut. */
+static inline int32_t gs_sched_core_least(const gs_sched *s, const gs_sched_seq *q) {
+    return s->cfg.whole_prompts ? gs_sched_n_known(q) - q->n_computed : 1;
+}
 /* Positions q should find room for before it starts or returns: what it knows and 10 % more, or
  * its full length once it may not be preempted any more. */
 int32_t gs_sched_core_goal(const gs_sched *s, const gs_sched_seq *q);
 /* Plans the next tokens of a running sequence that is not in the plan: at most n_max >= 1, fewer
- * when the KV pool gives no more. Returns how many, or GS_ERR_KV_FULL: nothing changed. */
+ * when the KV pool gives no more; with whole_prompts core_least, which the budget has to hold.
+ * Returns how many, or GS_ERR_KV_FULL: nothing changed. */
 int gs_sched_core_extend(gs_sched *s, gs_sched_seq *q, int32_t n_max);
 /* Gives a waiting sequence a slot and plans its first tokens; as core_extend. A slot is free. */
 int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max);

@@ -63,6 +63,7 @@ typedef struct sim {
     bool calm;     /* no faults, no cancels: only load */
     bool slo;      /* the policy under test; else fcfs */
     bool draining; /* no more arrivals */
+    bool whole;    /* prompts that can't be cut, and nothing else */
 } sim;
 
 static uint32_t sim_below(sim *m, uint32_t n) {
@@ -111,6 +112,7 @@ static void sim_init(sim *m) {
                                .prefill_chunk = 1 + (int32_t)sim_below(m, 32),
                                .max_context = 8 + (int32_t)sim_below(m, SIM_CONTEXT - 8),
                                .max_persons = 4,
+                               .whole_prompts = m->whole,
                                .policy = m->slo ? &gs_policy_slo : &gs_policy_fcfs,
                                .seed = 5};
     gs_slo_config slo;
@@ -148,7 +150,8 @@ static sim_seq *sim_find(sim *m, gs_seq_id id) {
 static bool sim_can_run(const sim *m, const gs_seq_desc *d) {
     const int64_t reply = d->prefill_only ? 0 : 1;
     const int64_t pool = (int64_t)m->kv_cfg.n_blocks * m->kv_cfg.block_tokens;
-    return d->n_prompt + reply <= m->cfg.max_context && d->n_prompt + reply <= pool;
+    const bool one_step = !m->whole || d->n_prompt <= m->cfg.max_batch_tokens;
+    return d->n_prompt + reply <= m->cfg.max_context && d->n_prompt + reply <= pool && one_step;
 }
 
 static void sim_submit(sim *m) {
@@ -161,7 +164,7 @@ static void sim_submit(sim *m) {
     if (!q)
         return;
     *q = (sim_seq){.id = ++m->last_id, .n_cached = -1};
-    const bool prefill_only = sim_below(m, 8) == 0;
+    const bool prefill_only = m->whole || sim_below(m, 8) == 0;
     q->desc = (gs_seq_desc){.id = q->id,
                             .cls = (gs_class)sim_below(m, GS_CLASS_COUNT),
                             .person = sim_below(m, 4),
@@ -342,7 +345,10 @@ static void sim_compute(sim *m, const gs_plan *plan, bool garble) {
         sim_seq *q = sim_find(m, it->id);
         SIM_CHECK(it->user == q && it->tokens == q->tokens + it->pos, q->id);
         SIM_CHECK(it->slot >= 0 && it->slot < m->cfg.max_seqs, q->id);
-        SIM_CHECK(it->n_tokens >= 1 && it->n_tokens <= m->cfg.prefill_chunk, q->id);
+        if (m->whole)
+            SIM_CHECK(it->pos == 0 && it->n_tokens == q->desc.n_prompt, q->id);
+        else
+            SIM_CHECK(it->n_tokens >= 1 && it->n_tokens <= m->cfg.prefill_chunk, q->id);
         SIM_CHECK(it->pos + it->n_tokens <= it->n_blocks * bt, q->id);
         SIM_CHECK(it->sample == (!q->desc.prefill_only && it->pos + it->n_tokens == q->n_known),
                   q->id);

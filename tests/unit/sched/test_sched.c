@@ -452,6 +452,31 @@ static void test_prefill_only(void **state) {
     stop(f);
 }
 
+/* An encoder: a prompt in one step, whatever prefill_chunk says, or refused; no text. */
+static void test_whole_prompts(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->cfg.whole_prompts = true;
+    start(f);
+    assert_int_equal(submit(f, 1, 8, 1), GS_ERR_UNSUPPORTED);
+    assert_int_equal(submit(f, 1, 65, 0), GS_ERR_CONTEXT);
+    assert_string_equal(f->admission.field, "prompt");
+    assert_int_equal(submit(f, 1, 64, 0), GS_OK);
+    assert_int_equal(submit(f, 2, 40, 0), GS_OK);
+    assert_int_equal(submit(f, 3, 24, 0), GS_OK);
+    assert_int_equal(submit(f, 4, 1, 0), GS_OK);
+    assert_int_equal(step(f), 1);
+    assert_int_equal(item_of(f, 1)->n_tokens, 64);
+    expect_end(f, 1, GS_END_DONE);
+    assert_int_equal(step(f), 2);
+    assert_int_equal(f->plan.n_tokens, 64);
+    expect_end(f, 2, GS_END_DONE);
+    expect_end(f, 3, GS_END_DONE);
+    assert_int_equal(step(f), 1);
+    expect_end(f, 4, GS_END_DONE);
+    stop(f);
+}
+
 static void test_prefix_reuse_and_copy(void **state) {
     (void)state;
     fixture *f = make();
@@ -886,6 +911,7 @@ int main(void) {
         cmocka_unit_test(test_new_request_joins_the_next_step),
         cmocka_unit_test(test_finished_one_gives_its_slot_at_once),
         cmocka_unit_test(test_prefill_only),
+        cmocka_unit_test(test_whole_prompts),
         cmocka_unit_test(test_prefix_reuse_and_copy),
         cmocka_unit_test(test_preemption_and_return),
         cmocka_unit_test(test_cached_prefixes_go_before_anyone),

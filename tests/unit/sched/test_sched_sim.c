@@ -31,13 +31,14 @@ typedef struct totals {
     uint64_t n_end[GS_END_ERROR + 1];
 } totals;
 
-static uint64_t run_seed(uint64_t seed, bool slo, bool calm, int n_events, totals *t) {
+static uint64_t run_one(uint64_t seed, bool slo, bool calm, bool whole, int n_events, totals *t) {
     sim *m = calloc(1, sizeof *m);
     assert_non_null(m);
     current_seed = seed;
     m->rng = seed * 0x9e3779b97f4a7c15u | 1;
     m->calm = calm;
     m->slo = slo;
+    m->whole = whole;
     sim_init(m);
     for (int i = 0; i < n_events; i++)
         sim_event(m);
@@ -67,6 +68,10 @@ static uint64_t run_seed(uint64_t seed, bool slo, bool calm, int n_events, total
     sim_deinit(m);
     free(m);
     return hash;
+}
+
+static uint64_t run_seed(uint64_t seed, bool slo, bool calm, int n_events, totals *t) {
+    return run_one(seed, slo, calm, false, n_events, t);
 }
 
 static void run_many(bool slo, bool calm) {
@@ -107,6 +112,20 @@ static void test_random_load_only(void **state) {
     run_many(true, true);
 }
 
+/* An encoder's scheduler: every prompt in one step, or refused for its length. */
+static void test_whole_prompts(void **state) {
+    (void)state;
+    const int n_seeds = env_or("GS_SIM_SEEDS", 300) / 3;
+    for (int slo = 0; slo < 2; slo++) {
+        totals t = {0};
+        for (int seed = 1; seed <= n_seeds; seed++)
+            run_one((uint64_t)seed, slo, seed % 2 == 0, true, 600, &t);
+        assert_true(t.n_end[GS_END_DONE] > 1000 && t.n_end[GS_END_CANCELLED] > 0);
+        assert_true(t.cached == 0 && t.n_end[GS_END_STOP] + t.n_end[GS_END_LENGTH] == 0);
+        assert_true(!slo || (t.suspended > 0 && t.resumed > 0));
+    }
+}
+
 static void test_same_seed_same_decisions(void **state) {
     (void)state;
     totals t = {0};
@@ -124,6 +143,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_with_faults),
         cmocka_unit_test(test_random_load_only),
+        cmocka_unit_test(test_whole_prompts),
         cmocka_unit_test(test_same_seed_same_decisions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
