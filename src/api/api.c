@@ -50,6 +50,17 @@ bool gs_api_ready(const gs_api *a, gs_api_error *e) {
     return false;
 }
 
+gs_store *gs_api_store(gs_api *a, gs_api_error *e) {
+    bool failed = a->store && gs_store_get_state(a->store) == GS_STORE_FAILED;
+    if (a->store && !failed)
+        return a->store;
+    const char *why = failed                ? gs_store_reason(a->store)
+                      : a->cfg.state_reason ? a->cfg.state_reason
+                                            : "this server has no state folder";
+    gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "Nothing can be kept here: %s.", why);
+    return NULL;
+}
+
 static void drain_step(gs_api *a);
 
 static void pump(gs_api *a) {
@@ -70,7 +81,10 @@ static void pump(gs_api *a) {
 }
 
 static void on_wake(uv_async_t *h) {
-    pump(h->data);
+    gs_api *a = h->data;
+    if (a->store)
+        gs_store_poll(a->store);
+    pump(a);
 }
 
 void gs_api_wake(void *arg) {
@@ -107,6 +121,13 @@ static void on_error_body(void *user, int status, const char *path, const char *
     gs_api_fail(&e, GS_ERR_INVALID, NULL, "%s", message);
     e.status = status;
     gs_api_error_body(gs_api_error_shape(path), &e, out);
+}
+
+/* Without a store chats are served all the same. api: for gs_api_wake, from the store thread. */
+static void open_store(gs_api *a, gs_api **api) {
+    gs_store_config sc = {.folder = a->cfg.state_folder, .wake = gs_api_wake, .wake_arg = api};
+    if (a->cfg.state_folder && gs_store_create(&sc, &a->store) != 0)
+        a->cfg.state_reason = "out of memory";
 }
 
 int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc, gs_api **out,
@@ -147,6 +168,7 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     a->tick.data = a;
     uv_timer_start(&a->tick, on_tick, TICK_MS, TICK_MS);
     *out = a;
+    open_store(a, out);
     return 0;
 }
 
@@ -224,6 +246,7 @@ void gs_api_free(gs_api *a) {
     bool closed = false;
     if (!a)
         return;
+    gs_store_free(a->store); /* its thread wakes this object, too */
     a->wake.data = &closed;
     uv_close((uv_handle_t *)&a->wake, wake_closed);
     while (!closed)

@@ -56,6 +56,8 @@ typedef struct gs_api_config {
     int n_allowed_origins;
     int max_live_requests; /* beyond: 503 before anything is parsed */
     gs_config *config;     /* for /v1/config: read and changed by this thread; NULL: no such path */
+    const char *state_folder; /* of the store; NULL: none, and state_reason says why */
+    const char *state_reason;
 } gs_api_config;
 
 /* http_config's handlers and user are filled in by the call; the server is listening afterwards. */

@@ -5,6 +5,7 @@
 #include "api/api.h"
 #include "api/keys.h"
 #include "api/request.h"
+#include "store/store.h"
 
 /* Bodies above this are rendered and tokenised on a worker thread: some milliseconds of work. */
 #define GS_API_INLINE_BYTES 16384
@@ -60,6 +61,7 @@ struct gs_api {
     gs_http_server *http;
     uv_async_t wake;
     uv_timer_t tick;
+    gs_store *store; /* NULL: nothing can be kept */
     gs_persons persons;
     gs_key_ring keys;
     gs_req *live;          /* list */
@@ -125,6 +127,8 @@ bool gs_api_query_gone(gs_api *a, gs_http_request *rq);
 void gs_api_remember(gs_api *a, const gs_req *r, int32_t index, const gs_explain *x);
 
 /* api.c */
+/* The store if it can take jobs (perhaps only once it is open); else NULL and *e: 503 with why. */
+gs_store *gs_api_store(gs_api *a, gs_api_error *e);
 void gs_api_link(gs_api *a, gs_req *r);
 void gs_api_unlink(gs_api *a, gs_req *r);
 bool gs_api_ready(const gs_api *a, gs_api_error *e);

@@ -32,7 +32,8 @@
     X(INTERNAL, -17, 500, "internal error")                                                        \
     X(EXISTS, -18, 409, "already exists")                                                          \
     X(METHOD, -19, 405, "method not allowed")                                                      \
-    X(MEDIA_TYPE, -20, 415, "unsupported content type")
+    X(MEDIA_TYPE, -20, 415, "unsupported content type")                                            \
+    X(NO_SPACE, -21, 507, "no space left on the disk")
 
 typedef enum gs_err {
     GS_OK = 0,

@@ -23,6 +23,8 @@ typedef struct server {
     uv_loop_t loop;
     uv_signal_t on_term, on_int;
     char keys_file[GS_DIRS_MAX_PATH]; /* "": none */
+    char state[GS_DIRS_MAX_PATH];     /* folder of what is kept; "": none, for this reason */
+    char state_reason[512];
     gs_model_alias aliases[GS_CONFIG_MAX_ALIASES];
     uv_timer_t loading; /* watches the engine until it is ready */
     int status;
@@ -121,7 +123,9 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
                         .allowed_origins = (const char *const *)c->server_allowed_origins.items,
                         .n_allowed_origins = (int)c->server_allowed_origins.n,
                         .max_live_requests = MAX_LIVE_REQUESTS,
-                        .config = &s->cfg};
+                        .config = &s->cfg,
+                        .state_folder = s->state[0] ? s->state : NULL,
+                        .state_reason = s->state_reason};
     /* The port first: when it is taken, the answer should not have to wait for a model. */
     rc = gs_api_create(&s->loop, &ac, &hc, &s->api, err, errlen);
     if (rc != 0)
@@ -148,6 +152,13 @@ static int check_keys(server *s, char *err, size_t errlen) {
     bool has_keys = keys.n > 0 || s->cfg.server_api_keys.n > 0;
     gs_keys_deinit(&keys);
     return gs_config_check_serve(&s->cfg, has_keys, err, errlen);
+}
+
+static void find_state(server *s) {
+    if (gs_dirs_state(s->state, sizeof(s->state), s->state_reason, sizeof(s->state_reason)) == 0)
+        return;
+    s->state[0] = '\0';
+    gs_warn("serve", "files and batches are not available: %s", s->state_reason);
 }
 
 static int read_aliases(server *s, char *err, size_t errlen) {
@@ -181,6 +192,7 @@ int gs_cmd_serve(int argc, char **argv) {
     }
     gs_log_set_level((gs_log_level)s.cfg.log_level);
     signal(SIGPIPE, SIG_IGN);
+    find_state(&s);
     uv_loop_init(&s.loop);
     rc = listen_and_load(&s, err, sizeof(err));
     if (rc != 0) {

@@ -1,0 +1,376 @@
+/* SQLite behind a few functions: opening, versions, statements, errors. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "store/store_impl.h"
+
+#define MAX_STATEMENTS 128
+/* Another program (a backup, sqlite3 in a terminal) may hold the file for so long. */
+#define BUSY_MS    2000
+#define MAX_PATH   4096
+#define PAGE_BYTES 4096
+
+typedef struct statement {
+    const char *sql; /* by address */
+    sqlite3_stmt *stmt;
+} statement;
+
+struct gs_db {
+    sqlite3 *sql;
+    int lock_fd;
+    char folder[MAX_PATH];
+    statement statements[MAX_STATEMENTS];
+    int n_statements;
+};
+
+/* ---- Errors -------------------------------------------------------------------------------- */
+
+static bool is_full_errno(int e) {
+    return e == ENOSPC || e == EDQUOT || e == EFBIG;
+}
+
+static int code_of(const gs_db *db, int rc) {
+    switch (rc & 0xff) {
+    case SQLITE_OK:
+    case SQLITE_ROW:
+    case SQLITE_DONE:
+        return 0;
+    case SQLITE_FULL:
+        return GS_ERR_NO_SPACE;
+    case SQLITE_IOERR:
+        return is_full_errno(sqlite3_system_errno(db->sql)) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+    case SQLITE_CONSTRAINT:
+        return GS_ERR_EXISTS;
+    case SQLITE_NOMEM:
+        return GS_ERR_NOMEM;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        return GS_ERR_FORMAT;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return GS_ERR_UNAVAILABLE;
+    default:
+        return GS_ERR_IO;
+    }
+}
+
+const char *gs_db_error(gs_db *db) {
+    return sqlite3_errmsg(db->sql);
+}
+
+const char *gs_db_folder(const gs_db *db) {
+    return db->folder;
+}
+
+/* ---- Statements ---------------------------------------------------------------------------- */
+
+static int find_statement(gs_db *db, const char *sql, sqlite3_stmt **out) {
+    for (int i = 0; i < db->n_statements; i++) {
+        if (db->statements[i].sql == sql) {
+            *out = db->statements[i].stmt;
+            return 0;
+        }
+    }
+    GS_ASSERT(db->n_statements < MAX_STATEMENTS);
+    int rc = sqlite3_prepare_v3(db->sql, sql, -1, SQLITE_PREPARE_PERSISTENT, out, NULL);
+    if (rc != SQLITE_OK)
+        return code_of(db, rc);
+    db->statements[db->n_statements++] = (statement){sql, *out};
+    return 0;
+}
+
+static int bind_all(gs_db *db, sqlite3_stmt *s, const char *fmt, va_list ap) {
+    int rc = SQLITE_OK;
+    GS_ASSERT((int)strlen(fmt) == sqlite3_bind_parameter_count(s));
+    for (int i = 1; *fmt && rc == SQLITE_OK; i++, fmt++) {
+        if (*fmt == 'i') {
+            rc = sqlite3_bind_int64(s, i, va_arg(ap, int64_t));
+        } else if (*fmt == 'd') {
+            rc = sqlite3_bind_double(s, i, va_arg(ap, double));
+        } else if (*fmt == 't') {
+            rc = sqlite3_bind_text(s, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
+        } else {
+            const void *data = va_arg(ap, const void *);
+            rc = sqlite3_bind_blob64(s, i, data, va_arg(ap, size_t), SQLITE_STATIC);
+        }
+    }
+    return code_of(db, rc);
+}
+
+static int query(gs_db *db, sqlite3_stmt **out, const char *sql, const char *fmt, va_list ap) {
+    int rc = find_statement(db, sql, out);
+    if (rc != 0)
+        return rc;
+    sqlite3_reset(*out);
+    sqlite3_clear_bindings(*out);
+    return bind_all(db, *out, fmt, ap);
+}
+
+int gs_db_query(gs_db *db, sqlite3_stmt **out, const char *sql, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    int rc = query(db, out, sql, fmt, ap);
+    va_end(ap);
+    return rc;
+}
+
+int gs_db_step(gs_db *db, sqlite3_stmt *stmt) {
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        return 1;
+    int code = code_of(db, rc);
+    sqlite3_reset(stmt);
+    return code;
+}
+
+void gs_db_reset(sqlite3_stmt *stmt) {
+    sqlite3_reset(stmt);
+}
+
+int gs_db_run(gs_db *db, const char *sql, const char *fmt, ...) {
+    sqlite3_stmt *s;
+    va_list ap;
+    va_start(ap, fmt);
+    int rc = query(db, &s, sql, fmt, ap);
+    va_end(ap);
+    if (rc == 0)
+        rc = gs_db_step(db, s);
+    if (rc == 1) {
+        gs_db_reset(s);
+        rc = 0;
+    }
+    return rc;
+}
+
+int gs_db_int(gs_db *db, int64_t *out, int64_t none, const char *sql, const char *fmt, ...) {
+    sqlite3_stmt *s;
+    va_list ap;
+    va_start(ap, fmt);
+    int rc = query(db, &s, sql, fmt, ap);
+    va_end(ap);
+    *out = none;
+    if (rc == 0)
+        rc = gs_db_step(db, s);
+    if (rc == 1) {
+        if (sqlite3_column_type(s, 0) != SQLITE_NULL)
+            *out = sqlite3_column_int64(s, 0);
+        gs_db_reset(s);
+        rc = 0;
+    }
+    return rc;
+}
+
+int gs_db_changes(gs_db *db) {
+    return sqlite3_changes(db->sql);
+}
+
+int gs_db_total_changes(const gs_db *db) {
+    return sqlite3_total_changes(db->sql);
+}
+
+const char *gs_db_text(sqlite3_stmt *stmt, int column) {
+    const char *s = (const char *)sqlite3_column_text(stmt, column);
+    return s ? s : "";
+}
+
+bool gs_db_in_transaction(const gs_db *db) {
+    return !sqlite3_get_autocommit(db->sql);
+}
+
+int64_t gs_db_bytes(gs_db *db) {
+    int64_t pages = 0, unused = 0;
+    gs_db_int(db, &pages, 0, "PRAGMA page_count", "");
+    gs_db_int(db, &unused, 0, "PRAGMA freelist_count", "");
+    return (pages - unused) * PAGE_BYTES;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+static int lock_folder(gs_db *db, char *err, size_t errlen) {
+    char path[MAX_PATH + 16];
+    snprintf(path, sizeof(path), "%s/gamasot.lock", db->folder);
+    db->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (db->lock_fd < 0)
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+    if (flock(db->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        return gs_fail(err, errlen, GS_ERR_UNAVAILABLE, "another gamasot keeps its state in %s",
+                       db->folder);
+    return 0;
+}
+
+/* One by one, without the cache: these run once. */
+static int exec(gs_db *db, const char *sql) {
+    return code_of(db, sqlite3_exec(db->sql, sql, NULL, NULL, NULL));
+}
+
+/* A journal that was left behind: the last process did not close the file. */
+static bool ended_uncleanly(const char *path) {
+    char wal[MAX_PATH + 32];
+    struct stat st;
+    snprintf(wal, sizeof(wal), "%s-wal", path);
+    return stat(wal, &st) == 0 && st.st_size > 0;
+}
+
+static int check_integrity(gs_db *db, const char *path, char *err, size_t errlen) {
+    sqlite3_stmt *s;
+    int rc = gs_db_query(db, &s, "PRAGMA integrity_check(1)", "");
+    if (rc == 0)
+        rc = gs_db_step(db, s);
+    if (rc == 1 && strcmp(gs_db_text(s, 0), "ok") != 0)
+        rc = gs_fail(err, errlen, GS_ERR_FORMAT, "%s is damaged (%.100s)", path, gs_db_text(s, 0));
+    else if (rc < 0)
+        gs_fail(err, errlen, rc, "%s: %s", path, gs_db_error(db));
+    gs_db_reset(s);
+    return rc < 0 ? rc : 0;
+}
+
+static int migrate(gs_db *db, char *err, size_t errlen) {
+    int64_t version = 0;
+    int rc = gs_db_int(db, &version, 0, "PRAGMA user_version", "");
+    if (rc != 0)
+        return gs_fail(err, errlen, rc, "gamasot.db: %s", gs_db_error(db));
+    if (version > gs_store_schema_n)
+        return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
+                       "gamasot.db was written by a newer gamasot (version %d, this one knows %d)",
+                       (int)version, gs_store_schema_n);
+    for (int i = (int)version; i < gs_store_schema_n; i++) {
+        char set[48];
+        snprintf(set, sizeof(set), "PRAGMA user_version = %d", i + 1);
+        rc = exec(db, "BEGIN IMMEDIATE");
+        if (rc == 0)
+            rc = exec(db, gs_store_schema[i]);
+        if (rc == 0)
+            rc = exec(db, set);
+        if (rc == 0)
+            rc = exec(db, "COMMIT");
+        if (rc != 0) {
+            gs_fail(err, errlen, rc, "gamasot.db, version %d: %s", i + 1, gs_db_error(db));
+            if (gs_db_in_transaction(db))
+                exec(db, "ROLLBACK");
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static int set_up(gs_db *db, const gs_store_config *cfg) {
+    char limit[64] = "SELECT 1";
+    if (cfg->max_bytes > 0)
+        snprintf(limit, sizeof(limit), "PRAGMA max_page_count = %lld",
+                 (long long)(cfg->max_bytes / PAGE_BYTES));
+    const char *const steps[] = {"PRAGMA page_size = 4096", "PRAGMA journal_mode = WAL",
+                                 "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON",
+                                 /* A long transaction's journal does not stay that large. */
+                                 "PRAGMA journal_size_limit = 16777216", limit};
+    int rc = 0;
+    sqlite3_busy_timeout(db->sql, BUSY_MS);
+    for (size_t i = 0; rc == 0 && i < sizeof(steps) / sizeof(steps[0]); i++)
+        rc = exec(db, steps[i]);
+    return rc;
+}
+
+static int open_file(gs_db *db, const gs_store_config *cfg, char *err, size_t errlen) {
+    char path[MAX_PATH + 16];
+    snprintf(path, sizeof(path), "%s/gamasot.db", db->folder);
+    /* SQLite gives journal and index the mode of the file. */
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+    fchmod(fd, 0600);
+    close(fd);
+    bool unclean = ended_uncleanly(path);
+    int rc = code_of(
+        db,
+        sqlite3_open_v2(path, &db->sql,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL));
+    if (rc == 0)
+        rc = set_up(db, cfg);
+    if (rc != 0)
+        return gs_fail(err, errlen, rc, "%s: %s", path,
+                       db->sql ? sqlite3_errmsg(db->sql) : gs_err_text(rc));
+    if (unclean) {
+        rc = check_integrity(db, path, err, errlen);
+        if (rc != 0)
+            return rc;
+        gs_info("store", "the last end was unclean; the database is whole");
+    }
+    return migrate(db, err, errlen);
+}
+
+int gs_db_open(const gs_store_config *cfg, gs_db **out, char *err, size_t errlen) {
+    gs_db *db = gs_calloc(1, sizeof(*db));
+    if (!db)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
+    db->lock_fd = -1;
+    snprintf(db->folder, sizeof(db->folder), "%s", cfg->folder);
+    int rc = lock_folder(db, err, errlen);
+    if (rc == 0)
+        rc = open_file(db, cfg, err, errlen);
+    if (rc != 0) {
+        gs_db_close(db);
+        return rc;
+    }
+    *out = db;
+    return 0;
+}
+
+void gs_db_close(gs_db *db) {
+    if (!db)
+        return;
+    for (int i = 0; i < db->n_statements; i++)
+        sqlite3_finalize(db->statements[i].stmt);
+    sqlite3_close(db->sql);
+    if (db->lock_fd >= 0)
+        close(db->lock_fd);
+    gs_free(db);
+}
+
+/* ---- Files --------------------------------------------------------------------------------- */
+
+int gs_store_write(int fd, const void *data, size_t n) {
+    const char *at = data;
+    while (n > 0) {
+        ssize_t w = gs_write(fd, at, n);
+        if (w <= 0)
+            return w < 0 && is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+        at += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
+static int sync_folder_of(const char *path) {
+    char folder[MAX_PATH];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return GS_ERR_IO;
+    int rc = fsync(fd) == 0 ? 0 : GS_ERR_IO;
+    close(fd);
+    return rc;
+}
+
+int gs_store_publish(int fd, const char *tmp, const char *path) {
+    int rc = 0;
+    if (fsync(fd) != 0)
+        rc = is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+    if (close(fd) != 0 && rc == 0)
+        rc = is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+    if (rc == 0 && rename(tmp, path) != 0)
+        rc = is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+    if (rc == 0)
+        rc = sync_folder_of(path);
+    if (rc != 0)
+        unlink(tmp);
+    return rc;
+}

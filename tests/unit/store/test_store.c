@@ -1,0 +1,397 @@
+/* The store with a real file: transactions, versions, a full disk, ends that were none. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/sys.h"
+#include "store/store.h"
+
+static char folder[64];
+
+static int make_folder(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/gamasot_store_XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char cmd[96];
+    snprintf(cmd, sizeof(cmd), "rm -rf '%s'", folder);
+    return system(cmd);
+}
+
+static gs_store *open_store(int64_t max_bytes) {
+    gs_store *s = NULL;
+    gs_store_config cfg = {.folder = folder, .max_bytes = max_bytes};
+    assert_int_equal(gs_store_create(&cfg, &s), 0);
+    return s;
+}
+
+typedef struct put {
+    gs_store_job job;
+    const char *name;
+    const char *value;
+    int fail; /* after the change */
+    int64_t got;
+    int n_runs, n_done;
+} put;
+
+static int run_put(gs_db *db, gs_store_job *job) {
+    put *p = (put *)job;
+    p->n_runs++;
+    int rc = gs_db_run(db, "INSERT INTO meta VALUES (?1, ?2)", "tt", p->name, p->value);
+    return rc != 0 ? rc : p->fail;
+}
+
+static int run_count(gs_db *db, gs_store_job *job) {
+    put *p = (put *)job;
+    p->n_runs++;
+    return gs_db_int(db, &p->got, -1, "SELECT count(*) FROM meta", "");
+}
+
+static void on_done(gs_store_job *job) {
+    ((put *)job)->n_done++;
+}
+
+static void submit(gs_store *s, put *p) {
+    p->job.run = p->name ? run_put : run_count;
+    p->job.done = on_done;
+    assert_int_equal(gs_store_submit(s, &p->job), 0);
+}
+
+static void wait_for(gs_store *s, const put *p) {
+    for (int i = 0; i < 5000 && p->n_done == 0; i++) {
+        gs_store_poll(s);
+        poll(NULL, 0, 2);
+    }
+    assert_int_equal(p->n_done, 1);
+}
+
+static int64_t count(gs_store *s) {
+    put p = {0};
+    submit(s, &p);
+    wait_for(s, &p);
+    assert_int_equal(p.job.rc, 0);
+    return p.got;
+}
+
+static void what_was_kept_is_there_after_a_restart(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    put a = {.name = "a", .value = "1"};
+    submit(s, &a);
+    wait_for(s, &a);
+    assert_int_equal(a.job.rc, 0);
+    gs_store_free(s);
+    s = open_store(0);
+    assert_int_equal(count(s), 1);
+    gs_store_free(s);
+}
+
+static void one_job_that_fails_undoes_itself_alone(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    put a = {.name = "a", .value = "1"}, b = {.name = "b", .value = "2", .fail = GS_ERR_INVALID},
+        again = {.name = "a", .value = "3"}, c = {.name = "c", .value = "4"};
+    put *all[] = {&a, &b, &again, &c};
+    for (int i = 0; i < 4; i++)
+        submit(s, all[i]);
+    for (int i = 0; i < 4; i++)
+        wait_for(s, all[i]);
+    assert_int_equal(a.job.rc, 0);
+    assert_int_equal(b.job.rc, GS_ERR_INVALID);
+    assert_string_equal(b.job.err, "invalid value");
+    assert_int_equal(again.job.rc, GS_ERR_EXISTS);
+    assert_int_equal(c.job.rc, 0);
+    assert_int_equal(count(s), 2);
+    gs_store_free(s);
+}
+
+static void what_is_queued_is_done_before_the_end(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    put p[300] = {0};
+    char names[300][8];
+    for (int i = 0; i < 300; i++) {
+        snprintf(names[i], sizeof(names[i]), "n%d", i);
+        p[i].name = names[i];
+        p[i].value = "";
+        submit(s, &p[i]);
+    }
+    gs_store_free(s);
+    for (int i = 0; i < 300; i++) {
+        assert_int_equal(p[i].n_done, 1);
+        assert_int_equal(p[i].job.rc, 0);
+    }
+    s = open_store(0);
+    assert_int_equal(count(s), 300);
+    gs_store_free(s);
+}
+
+static void a_queue_that_is_full_says_so(void **state) {
+    (void)state;
+    gs_store *s = NULL;
+    gs_store_config cfg = {.folder = folder, .max_queued = 1};
+    assert_int_equal(gs_store_create(&cfg, &s), 0);
+    put p[2000] = {0};
+    int refused = 0, n = 0;
+    for (int i = 0; i < 2000; i++) {
+        p[i].job.run = run_count;
+        p[i].job.done = on_done;
+        int rc = gs_store_submit(s, &p[i].job);
+        assert_true(rc == 0 || rc == GS_ERR_OVERLOADED);
+        refused += rc != 0;
+        n += rc == 0;
+    }
+    assert_true(refused > 0);
+    gs_store_free(s);
+    int done = 0;
+    for (int i = 0; i < 2000; i++)
+        done += p[i].n_done;
+    assert_int_equal(done, n);
+}
+
+/* SQLite's own limit fails in the same places as a disk: the whole transaction is undone. */
+static void a_full_disk_is_seen_and_heals(void **state) {
+    (void)state;
+    static char big[300000];
+    memset(big, 'x', sizeof(big) - 1);
+    gs_store *s = open_store(256 * 1024);
+    put small = {.name = "small", .value = "1"}, large = {.name = "large", .value = big},
+        after = {.name = "after", .value = "2"}, later = {.name = "later", .value = "3"};
+    submit(s, &small);
+    submit(s, &large);
+    submit(s, &after);
+    wait_for(s, &small);
+    wait_for(s, &large);
+    wait_for(s, &after);
+    assert_int_equal(small.job.rc, 0);
+    assert_int_equal(large.job.rc, GS_ERR_NO_SPACE);
+    assert_int_equal(after.job.rc, 0);
+    assert_int_equal(count(s), 2);
+    submit(s, &later);
+    wait_for(s, &later);
+    assert_int_equal(later.job.rc, 0);
+    assert_false(gs_store_is_full(s));
+    put full = {.name = "full", .value = big};
+    submit(s, &full);
+    wait_for(s, &full);
+    assert_int_equal(full.job.rc, GS_ERR_NO_SPACE);
+    assert_true(gs_store_is_full(s));
+    assert_int_equal(count(s), 3); /* reading says nothing about room */
+    assert_true(gs_store_is_full(s));
+    put healed = {.name = "healed", .value = "4"};
+    submit(s, &healed);
+    wait_for(s, &healed);
+    assert_false(gs_store_is_full(s));
+    gs_store_free(s);
+}
+
+static void nobody_else_reads_the_files(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    assert_int_equal(count(s), 0);
+    const char *const names[] = {"gamasot.db", "gamasot.db-wal", "gamasot.lock"};
+    for (int i = 0; i < 3; i++) {
+        char path[128];
+        struct stat st;
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+    }
+    gs_store_free(s);
+}
+
+static void wait_state(gs_store *s, gs_store_state want) {
+    for (int i = 0; i < 5000 && gs_store_get_state(s) == GS_STORE_OPENING; i++)
+        poll(NULL, 0, 2);
+    assert_int_equal(gs_store_get_state(s), want);
+}
+
+static void check_unavailable(const char *reason) {
+    gs_store *s = NULL;
+    gs_store_config cfg = {.folder = folder};
+    put p = {.job = {.run = run_count, .done = on_done}};
+    assert_int_equal(gs_store_create(&cfg, &s), 0);
+    int rc = gs_store_submit(s, &p.job);
+    wait_state(s, GS_STORE_FAILED);
+    assert_non_null(strstr(gs_store_reason(s), reason));
+    if (rc == 0) {
+        wait_for(s, &p);
+        rc = p.job.rc;
+    }
+    assert_int_equal(rc, GS_ERR_UNAVAILABLE);
+    assert_int_equal(p.n_runs, 0);
+    assert_int_equal(gs_store_submit(s, &p.job), GS_ERR_UNAVAILABLE);
+    gs_store_free(s);
+}
+
+static void two_servers_do_not_share_a_folder(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    assert_int_equal(count(s), 0);
+    check_unavailable("another gamasot keeps its state in");
+    gs_store_free(s);
+}
+
+static void write_file(const char *name, const char *text, size_t n) {
+    char path[128];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void a_folder_that_is_none_fails(void **state) {
+    (void)state;
+    char saved[64];
+    strcpy(saved, folder);
+    strcat(folder, "/missing");
+    check_unavailable("gamasot.lock: No such file or directory");
+    strcpy(folder, saved);
+}
+
+static void a_file_that_is_no_database_is_left_alone(void **state) {
+    (void)state;
+    char text[8192];
+    memset(text, 'x', sizeof(text));
+    write_file("gamasot.db", text, sizeof(text));
+    check_unavailable("not a database");
+    char path[128];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/gamasot.db", folder);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, sizeof(text));
+}
+
+static void sql(const char *text) {
+    char path[128];
+    sqlite3 *db;
+    snprintf(path, sizeof(path), "%s/gamasot.db", folder);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+static void a_newer_database_is_left_alone(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    assert_int_equal(count(s), 0);
+    gs_store_free(s);
+    sql("PRAGMA user_version = 1000");
+    check_unavailable("written by a newer gamasot (version 1000");
+}
+
+/* Every version that was ever released must lead to the newest one. */
+static void old_versions_are_brought_up(void **state) {
+    (void)state;
+    for (int from = 0; from < gs_store_schema_n; from++) {
+        sql("PRAGMA journal_mode = WAL");
+        for (int i = 0; i < from; i++)
+            sql(gs_store_schema[i]);
+        char set[48];
+        snprintf(set, sizeof(set), "PRAGMA user_version = %d", from);
+        sql(set);
+        gs_store *s = open_store(0);
+        assert_int_equal(count(s), 0);
+        gs_store_free(s);
+        remove_folder(NULL);
+        make_folder(NULL);
+    }
+}
+
+/* A child is killed between any two commits; the parent finds a prefix of what it wrote. */
+static void a_killed_process_leaves_whole_transactions(void **state) {
+    (void)state;
+    int64_t last = 0;
+    for (int round = 0; round < 10; round++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            gs_store *s = NULL;
+            gs_store_config cfg = {.folder = folder};
+            if (gs_store_create(&cfg, &s) != 0)
+                _exit(1);
+            for (int i = 0;; i++) {
+                put p = {.value = ""};
+                char name[32];
+                snprintf(name, sizeof(name), "r%d-%d", round, i);
+                p.name = name;
+                p.job.run = run_put;
+                p.job.done = on_done;
+                if (gs_store_submit(s, &p.job) != 0)
+                    _exit(2);
+                while (p.n_done == 0)
+                    gs_store_poll(s);
+                if (p.job.rc != 0)
+                    _exit(3);
+            }
+        }
+        poll(NULL, 0, 60 + 7 * round);
+        kill(pid, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+        gs_store *s = open_store(0);
+        int64_t n = count(s);
+        assert_true(n >= last);
+        last = n;
+        gs_store_free(s);
+    }
+    assert_true(last > 0);
+}
+
+static void a_published_file_is_whole_or_absent(void **state) {
+    (void)state;
+    char tmp[128], path[128];
+    snprintf(tmp, sizeof(tmp), "%s/f.tmp", folder);
+    snprintf(path, sizeof(path), "%s/f", folder);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(gs_store_write(fd, "abc", 3), 0);
+    assert_int_equal(gs_store_publish(fd, tmp, path), 0);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_not_equal(access(tmp, F_OK), 0);
+    fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    gs_fault_set(GS_FAULT_WRITE, 1, ENOSPC);
+    assert_int_equal(gs_store_write(fd, "abc", 3), GS_ERR_NO_SPACE);
+    gs_fault_clear();
+    assert_int_equal(gs_store_publish(fd, tmp, "/nowhere/f"), GS_ERR_IO);
+    assert_int_not_equal(access(tmp, F_OK), 0);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(what_was_kept_is_there_after_a_restart),
+        T(one_job_that_fails_undoes_itself_alone),
+        T(what_is_queued_is_done_before_the_end),
+        T(a_queue_that_is_full_says_so),
+        T(a_full_disk_is_seen_and_heals),
+        T(nobody_else_reads_the_files),
+        T(two_servers_do_not_share_a_folder),
+        T(a_folder_that_is_none_fails),
+        T(a_file_that_is_no_database_is_left_alone),
+        T(a_newer_database_is_left_alone),
+        T(old_versions_are_brought_up),
+        T(a_killed_process_leaves_whole_transactions),
+        T(a_published_file_is_whole_or_absent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
