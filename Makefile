@@ -77,7 +77,7 @@ DEPS_tokenizer := base gguf
 DEPS_model := base gguf kernels
 DEPS_engine := base gguf kernels kv sched tokenizer model
 DEPS_store := base
-DEPS_metrics := base
+DEPS_metrics := base gguf kernels kv sched tokenizer model engine
 DEPS_http := base
 DEPS_api := base config gguf kernels kv sched tokenizer model engine store metrics http
 DEPS_worker := $(DEPS_api) api
@@ -180,7 +180,7 @@ TEST_MODULES ?= $(MODULES)
 UNIT_SRC := $(wildcard $(patsubst %,tests/unit/%/test_*.c,$(TEST_MODULES)))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 define unit_rule
-$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(call libs_of,$(1)) $(if $(filter tokenizer api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(S)/llhttp.a)
+$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(call libs_of,$(1)) $(if $(filter tokenizer metrics api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(S)/llhttp.a)
 	@$$(link) -lcmocka $$(LDLIBS)
 endef
 $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))

@@ -18,12 +18,20 @@
 #define OUTBOX_EVENTS 8192
 /* Steps between two looks at the step-time model's error, which sorts some hundred numbers. */
 #define ERROR_STEPS 64
+/* Steps that can be looked back at: a second of the shortest ones. */
+#define STEP_SLOTS 1024
 
 const double gs_ratio_bounds[GS_RATIO_N] = {
 #define X(bound) bound,
     GS_RATIO_BOUNDS(X)
 #undef X
         INFINITY};
+
+const double gs_step_tokens_bounds[GS_STEP_TOKENS_N - 1] = {
+#define X(bound) bound,
+    GS_STEP_TOKENS_BOUNDS(X)
+#undef X
+};
 
 /*
  * Hand-over of a sequence back to its owner. The owner may send a cancel at the very moment in
@@ -46,6 +54,7 @@ struct gs_engine {
     gs_batch_item *items;                    /* [max_seqs] */
     gs_sample *samples;                      /* [max_seqs] */
     gs_item_result *results;                 /* [max_seqs] */
+    gs_steps *steps;                         /* read by others */
     bool posted;                             /* events since the last wake */
     bool in_step;                            /* the backend runs: settings wait for its end */
     gs_query *changes;                       /* CONFIGURE queries that do */
@@ -68,7 +77,13 @@ struct gs_engine {
         atomic_ullong steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
         atomic_ullong lookup_tokens, hit_tokens, suspensions;
         atomic_llong step_began_ns, longest_step_ns, busy_ns;
-        atomic_llong discarded_ns, busy_background_ns, recomputed_ns;
+        atomic_llong discarded_ns, busy_background_ns, recomputed_ns, saved_ns;
+        atomic_ullong n_held[GS_CLASS_COUNT];
+        atomic_llong held_ns[GS_CLASS_COUNT];
+        atomic_ullong tokens[GS_CLASS_COUNT][GS_PHASE_COUNT];
+        atomic_llong device_ns[GS_CLASS_COUNT][GS_PHASE_COUNT];
+        atomic_ullong step_tokens[GS_STEP_TOKENS_N], step_tokens_sum;
+        atomic_llong person_ns[GS_ENGINE_PERSONS];
         atomic_ullong n_target[GS_CLASS_COUNT], n_missed[GS_CLASS_COUNT];
         atomic_ullong n_relegated[GS_CLASS_COUNT];
         atomic_llong window_ns[GS_CLASS_COUNT], effective_tpot_ns[GS_CLASS_COUNT];
@@ -277,14 +292,26 @@ static void answer(gs_engine *e, gs_query *q) {
     post(e, &ev);
 }
 
+static void take_view(const gs_engine *e, gs_engine_view *v) {
+    gs_slo_config slo;
+    gs_kv_get_stats(e->kv, &v->kv);
+    if (v->n_kv_blocks == v->kv.n_blocks)
+        gs_kv_map(e->kv, v->kv_map);
+    gs_sched_get_persons(e->sched, v->persons, v->n_persons);
+    gs_sched_get_slo(e->sched, &slo);
+    v->background_paused = slo.background_paused;
+}
+
 static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
     q->now_ns = now_ns;
     q->n_records = 0;
     q->code = GS_OK;
     if (atomic_load(&e->state) != GS_ENGINE_READY) {
         q->code = GS_ERR_UNAVAILABLE;
-    } else if (q->kind == GS_QUERY_QUEUE) {
+    } else if (q->kind == GS_QUERY_QUEUE || q->kind == GS_QUERY_STATE) {
         q->n_records = gs_sched_snapshot(e->sched, q->records, q->max_records);
+        if (q->kind == GS_QUERY_STATE)
+            take_view(e, q->view);
     } else if (q->kind == GS_QUERY_EXPLAIN) {
         for (int32_t i = 0; i < q->n_ids && q->n_records < q->max_records; i++)
             q->n_records +=
@@ -458,7 +485,10 @@ static void publish_stats(gs_engine *e) {
         atomic_store(&e->stats.n_relegated[c], s.n_relegated[c]);
         atomic_store(&e->stats.window_ns[c], s.window_ns[c]);
         atomic_store(&e->stats.effective_tpot_ns[c], s.effective_tpot_ns[c]);
+        atomic_store(&e->stats.n_held[c], s.n_held[c]);
+        atomic_store(&e->stats.held_ns[c], s.held_ns[c]);
     }
+    atomic_store(&e->stats.saved_ns, s.saved_ns);
     atomic_store(&e->stats.discarded_ns, s.discarded_ns);
     atomic_store(&e->stats.busy_background_ns, s.busy_background_ns);
     atomic_store(&e->stats.recomputed_ns, s.recomputed_ns);
@@ -473,6 +503,43 @@ static void publish_stats(gs_engine *e) {
     atomic_store(&e->stats.suspensions, s.suspensions);
     atomic_store(&e->stats.lookup_tokens, k.lookups_tokens);
     atomic_store(&e->stats.hit_tokens, k.hits_tokens);
+}
+
+/* Only this thread changes these, so a load and a store are enough. */
+static void add_u64(atomic_ullong *v, uint64_t n) {
+    atomic_store_explicit(v, atomic_load_explicit(v, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+static void add_i64(atomic_llong *v, int64_t n) {
+    atomic_store_explicit(v, atomic_load_explicit(v, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+/* What the step that has just been run was, for whoever looks. Tokens of a step that gave way
+ * count with its last stretch. */
+static void publish_step(gs_engine *e, const gs_plan *plan) {
+    const gs_step_record *r = gs_sched_last_step(e->sched);
+    gs_steps_push(e->steps, r);
+    for (int32_t i = 0; i < r->n_parts; i++) {
+        const gs_step_part *p = &r->parts[i];
+        add_i64(&e->stats.device_ns[p->cls][p->phase], p->ns);
+        if (!r->gave_way)
+            add_u64(&e->stats.tokens[p->cls][p->phase], (uint64_t)p->n_tokens);
+    }
+    if (r->gave_way)
+        return;
+    int bucket = 0;
+    while (bucket < GS_STEP_TOKENS_N - 1 && plan->n_tokens > gs_step_tokens_bounds[bucket])
+        bucket++;
+    add_u64(&e->stats.step_tokens[bucket], 1);
+    add_u64(&e->stats.step_tokens_sum, (uint64_t)plan->n_tokens);
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        const uint32_t person = ((const gs_seq *)plan->items[i].user)->desc.person;
+        if (person < GS_ENGINE_PERSONS)
+            atomic_store_explicit(&e->stats.person_ns[person],
+                                  gs_sched_charged_ns(e->sched, person), memory_order_relaxed);
+    }
 }
 
 /* How right the step-time model was. A step that gave way was not measured as a whole. */
@@ -523,6 +590,7 @@ static void run_step(gs_engine *e, const gs_plan *plan) {
     int rc = forward(e, plan, &batch, &result.elapsed_ns);
     if (rc == GS_BACKEND_SUSPENDED) {
         gs_sched_suspend(e->sched, plan, result.elapsed_ns, gs_now_ns());
+        publish_step(e, plan);
         return;
     }
     result.err = rc;
@@ -537,6 +605,7 @@ static void run_step(gs_engine *e, const gs_plan *plan) {
         judge_prediction(e, plan, result.elapsed_ns);
     }
     gs_sched_commit(e->sched, plan, &result, gs_now_ns());
+    publish_step(e, plan);
 }
 
 /* The whole engine: drain, plan, forward, commit. */
@@ -693,8 +762,15 @@ int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, si
         gs_free(e);
         return gs_fail(err, errlen, rc, "out of memory");
     }
+    rc = gs_steps_create(STEP_SLOTS, &e->steps);
+    if (rc != 0) {
+        gs_spsc_deinit(&e->outbox);
+        gs_free(e);
+        return gs_fail(err, errlen, rc, "out of memory");
+    }
     rc = gs_guides_create(&e->guides);
     if (rc != 0) {
+        gs_steps_free(e->steps);
         gs_spsc_deinit(&e->outbox);
         gs_free(e);
         return gs_fail(err, errlen, rc, "could not start the guide threads");
@@ -714,6 +790,7 @@ int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, si
     return 0;
 fail:
     gs_guides_free(e->guides);
+    gs_steps_free(e->steps);
     gs_spsc_deinit(&e->outbox);
     gs_free(e);
     return rc;
@@ -732,6 +809,7 @@ void gs_engine_free(gs_engine *e) {
     gs_free(e->items);
     gs_free(e->samples);
     gs_free(e->results);
+    gs_steps_free(e->steps);
     gs_free(e);
 }
 
@@ -759,6 +837,10 @@ void gs_engine_ask(gs_engine *e, gs_query *q) {
 
 bool gs_engine_poll(gs_engine *e, gs_event *out) {
     return gs_spsc_pop(&e->outbox, out);
+}
+
+const gs_steps *gs_engine_steps(const gs_engine *e) {
+    return e->steps;
 }
 
 gs_engine_state gs_engine_get_state(const gs_engine *e) {
@@ -806,7 +888,19 @@ void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out) {
         out->n_relegated[c] = atomic_load(&e->stats.n_relegated[c]);
         out->window_ns[c] = atomic_load(&e->stats.window_ns[c]);
         out->effective_tpot_ns[c] = atomic_load(&e->stats.effective_tpot_ns[c]);
+        out->n_held[c] = atomic_load(&e->stats.n_held[c]);
+        out->held_ns[c] = atomic_load(&e->stats.held_ns[c]);
+        for (int p = 0; p < GS_PHASE_COUNT; p++) {
+            out->tokens[c][p] = atomic_load(&e->stats.tokens[c][p]);
+            out->device_ns[c][p] = atomic_load(&e->stats.device_ns[c][p]);
+        }
     }
+    for (int i = 0; i < GS_STEP_TOKENS_N; i++)
+        out->step_tokens[i] = atomic_load(&e->stats.step_tokens[i]);
+    out->step_tokens_sum = atomic_load(&e->stats.step_tokens_sum);
+    for (int i = 0; i < GS_ENGINE_PERSONS; i++)
+        out->person_ns[i] = atomic_load(&e->stats.person_ns[i]);
+    out->saved_ns = atomic_load(&e->stats.saved_ns);
     for (int i = 0; i < GS_RATIO_N; i++)
         out->ratio_count[i] = atomic_load(&e->stats.ratio_count[i]);
     out->ratio_sum = atomic_load(&e->stats.ratio_sum);

@@ -25,6 +25,7 @@
 #include "base/queue.h"
 #include "engine/backend.h"
 #include "engine/sampler.h"
+#include "engine/steps.h"
 #include "sched/sched.h"
 
 typedef struct gs_engine gs_engine;
@@ -77,8 +78,19 @@ typedef struct gs_engine_settings {
 typedef enum gs_query_kind {
     GS_QUERY_QUEUE,    /* records: who runs and who waits, as gs_sched_snapshot */
     GS_QUERY_EXPLAIN,  /* records: of the living sequences among ids */
+    GS_QUERY_STATE,    /* records as QUEUE, and state */
     GS_QUERY_CONFIGURE /* apply settings */
 } gs_query_kind;
+
+/* What is there at one moment. The arrays are the asker's. */
+typedef struct gs_engine_view {
+    int32_t *kv_map; /* [n_kv_blocks] as gs_kv_map; slots are those of the records */
+    uint32_t n_kv_blocks;
+    gs_kv_stats kv;
+    gs_person_view *persons; /* [n_persons]: as many as the engine's max_persons */
+    uint32_t n_persons;
+    bool background_paused;
+} gs_engine_view;
 
 /*
  * A question to the engine thread. The caller's until gs_engine_ask; the engine's until the event
@@ -94,6 +106,7 @@ typedef struct gs_query {
     const gs_seq_id *ids;      /* EXPLAIN: [n_ids] */
     int32_t n_ids;             /* EXPLAIN */
     gs_engine_settings *apply; /* CONFIGURE */
+    gs_engine_view *view;      /* STATE */
     int64_t now_ns;            /* answer: when it was given */
     int code;                  /* answer: 0, GS_ERR_INVALID, or GS_ERR_UNAVAILABLE: no model */
     /* engine's */
@@ -167,6 +180,17 @@ enum { GS_RATIO_N = GS_RATIO_BOUNDS(GS_ONE) + 1 };
 #undef GS_ONE
 extern const double gs_ratio_bounds[GS_RATIO_N]; /* the last one is infinite */
 
+/* Histogram of the tokens of a step: how many are in each bucket, the last one beyond all bounds
+ * (vLLM's iteration_tokens). */
+#define GS_STEP_TOKENS_BOUNDS(X)                                                                   \
+    X(1) X(8) X(16) X(32) X(64) X(128) X(256) X(512) X(1024) X(2048) X(4096) X(8192) X(16384)
+#define GS_ONE(bound) +1
+enum { GS_STEP_TOKENS_N = GS_STEP_TOKENS_BOUNDS(GS_ONE) + 1 };
+#undef GS_ONE
+extern const double gs_step_tokens_bounds[GS_STEP_TOKENS_N - 1];
+
+#define GS_ENGINE_PERSONS 64 /* whose device time is in the statistics */
+
 typedef enum gs_engine_state {
     GS_ENGINE_LOADING,
     GS_ENGINE_READY,
@@ -193,6 +217,14 @@ typedef struct gs_engine_stats {
      * and of the newest ones the error (gs_cost_get_error, looked at now and then). */
     uint64_t ratio_count[GS_RATIO_N];
     double ratio_sum, cost_median_ratio, cost_median_error, cost_p95_error;
+    uint64_t n_held[GS_CLASS_COUNT]; /* as in gs_sched_stats */
+    int64_t held_ns[GS_CLASS_COUNT], saved_ns;
+    /* What steps were made of; the times sum to busy_ns. */
+    uint64_t tokens[GS_CLASS_COUNT][GS_PHASE_COUNT];
+    int64_t device_ns[GS_CLASS_COUNT][GS_PHASE_COUNT];
+    uint64_t step_tokens[GS_STEP_TOKENS_N]; /* steps by their tokens; bounds below */
+    uint64_t step_tokens_sum;
+    int64_t person_ns[GS_ENGINE_PERSONS]; /* device time on the accounts of the first persons */
 } gs_engine_stats;
 
 /* Starts the engine thread, which opens the backend; it is destroyed with the engine. */
@@ -209,6 +241,8 @@ void gs_engine_cancel(gs_engine *e, gs_seq *q); /* any thread that owns the requ
 void gs_engine_ask(gs_engine *e, gs_query *q);
 bool gs_engine_poll(gs_engine *e, gs_event *out); /* event-loop thread */
 void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out);
+/* The newest steps; any thread, as long as the engine lives. */
+const gs_steps *gs_engine_steps(const gs_engine *e);
 /* Of the open backend; after READY. */
 void gs_engine_info(const gs_engine *e, gs_backend_info *out);
 /* For shutdown and tests: the backend, after READY. Only gs_fake_release may be called on it from

@@ -379,6 +379,20 @@ uint32_t gs_kv_drop_cached(gs_kv *kv, uint64_t scope, bool scope_all) {
     return n;
 }
 
+void gs_kv_map(const gs_kv *kv, int32_t *out) {
+    for (uint32_t b = 0; b < kv->cfg.n_blocks; b++)
+        out[b] = kv->pinned[b]     ? GS_KV_MAP_PINNED
+                 : kv->refs[b] > 0 ? GS_KV_MAP_OTHER
+                                   : GS_KV_MAP_CACHED;
+    for (uint32_t i = 0; i < kv->n_free; i++)
+        out[kv->free[i]] = GS_KV_MAP_FREE;
+    for (int32_t slot = kv->cfg.max_seqs - 1; slot >= 0; slot--) {
+        const slot_state *s = &kv->slots[slot];
+        for (int32_t i = 0; s->open && i < s->n_blocks; i++)
+            out[table_of(kv, slot)[i]] = slot;
+    }
+}
+
 void gs_kv_get_stats(const gs_kv *kv, gs_kv_stats *out) {
     *out = kv->stats;
     out->n_blocks = kv->cfg.n_blocks;

@@ -111,6 +111,15 @@ uint32_t gs_kv_seq_exclusive(const gs_kv *kv, int32_t slot);
  * later lookup finds them. Returns blocks freed. */
 uint32_t gs_kv_drop_cached(gs_kv *kv, uint64_t scope, bool scope_all);
 void gs_kv_get_stats(const gs_kv *kv, gs_kv_stats *out);
+/* Who has each block: the first slot whose table lists it, or one of the below. O(blocks + tables),
+ * for whoever wants to see the pool. */
+enum {
+    GS_KV_MAP_FREE = -1,
+    GS_KV_MAP_CACHED = -2,
+    GS_KV_MAP_PINNED = -3,
+    GS_KV_MAP_OTHER = -4 /* held for a pending copy alone */
+};
+void gs_kv_map(const gs_kv *kv, int32_t *out /* [n_blocks] */);
 /* All invariants; GS_OK, or GS_ERR_INTERNAL with a sentence. O(blocks + tables). */
 int gs_kv_check(const gs_kv *kv, char *err, size_t errlen);
 

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "sched/explain.h"
+#include "sched/step.h"
 
 static const char *const class_names[GS_CLASS_COUNT] = {
 #define X(name, text) text,
@@ -21,6 +22,15 @@ int gs_class_parse(const char *s) {
         if (strcmp(s, class_names[i]) == 0)
             return i;
     return -1;
+}
+
+const char *gs_phase_name(gs_phase p) {
+    static const char *const names[GS_PHASE_COUNT] = {
+#define X(name, text) text,
+        GS_PHASE_MAP(X)
+#undef X
+    };
+    return (int)p >= 0 && p < GS_PHASE_COUNT ? names[p] : "?";
 }
 
 static const char *const wait_texts[GS_WAIT_COUNT][2] = {

@@ -44,6 +44,7 @@ typedef struct gs_explain {
     int32_t n_steps;                    /* it took part in */
     int32_t steps_with[GS_CLASS_COUNT]; /* of them, beside other sequences of this class */
     int32_t n_preempted, n_suspended;
+    int32_t slot; /* its KV slot; -1: holds none */
     bool running;
     bool relegated;            /* its first-token target could not be met even alone */
     bool late;                 /* background: its deadline could not be met when it came */

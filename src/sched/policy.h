@@ -36,8 +36,13 @@ struct gs_policy_ops {
     void (*on_measured)(gs_sched *s, int64_t elapsed_ns, int64_t now_ns);
     void (*on_suspend)(gs_sched *s); /* the step in flight was put aside [nothing] */
     void (*on_resume)(gs_sched *s);  /* and is the plan again [nothing] */
+    /* An item's part of the time of the plan in flight, in any unit. [tokens] */
+    double (*weight)(const gs_sched *s, int32_t item);
     int (*set_person)(gs_sched *s, uint32_t person, const gs_person_config *cfg); /* [refused] */
     int (*get_person)(const gs_sched *s, uint32_t person, gs_person_stats *out);  /* [refused] */
+    int64_t (*charged_ns)(const gs_sched *s, uint32_t person);                    /* [0] */
+    /* What a person may use. [gs_slo_config.person] */
+    void (*person_config)(const gs_sched *s, uint32_t person, gs_person_config *out);
     /* After the core has applied the results; ended sequences are gone from the lists. [nothing] */
     void (*on_commit)(gs_sched *s, const gs_step_result *r, int64_t now_ns);
     void (*on_end)(gs_sched *s, const gs_sched_seq *q);      /* [nothing] */

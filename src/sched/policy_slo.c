@@ -433,6 +433,7 @@ static int plan_prompts(slo_step *t, class_need need[GS_CLASS_COUNT]) {
     const int n = order_classes(t, need);
     for (int i = 0; i < n; i++) {
         const double bound = bound_of(t, need, i, n);
+        t->limit_ns = slo_max(t->limit_ns, bound);
         gs_sched_seq *q;
         while (gs_sched_core_budget(s) > 0 && (q = best_candidate(t, need[i].cls, false)))
             if (!plan_chunk(t, q, bound, true) && !is_heavy(t, q))
@@ -495,7 +496,7 @@ static void plan_background(slo_step *t) {
         if (s->parked.n_items > 0)
             gs_sched_core_resume(s);
         else
-            fill_background(t, own_step_bound(t), true);
+            fill_background(t, t->limit_ns = own_step_bound(t), true);
         return;
     }
     const double own = gs_cost_predict(&s->cost, &t->x);
@@ -540,6 +541,9 @@ static void slo_build(slo_step *t) {
     plan_background(t);
     if (s->plan.resume)
         return;
+    const double limit = t->streams ? t->horizon_ns : t->limit_ns;
+    if (limit > 0.0 && limit < 1e15)
+        s->plan.limit_ns = (int64_t)limit;
     give_reasons(t, need, n_need);
     if (s->plan.n_items > 0)
         return;
@@ -597,6 +601,10 @@ static void swap_charges(gs_sched *s) {
     p->parked = charges;
 }
 
+static double slo_weight(const gs_sched *s, int32_t item) {
+    return slo_of(s)->charges[item].weight;
+}
+
 /* ---- events -----------------------------------------------------------------------------------*/
 
 static void slo_on_submit(gs_sched *s, gs_sched_seq *q, int64_t now_ns) {
@@ -634,8 +642,11 @@ const gs_policy_ops gs_policy_slo = {.name = "slo",
                                      .on_measured = slo_on_measured,
                                      .on_suspend = swap_charges,
                                      .on_resume = swap_charges,
+                                     .weight = slo_weight,
                                      .set_person = slo_set_person,
                                      .get_person = slo_get_person,
+                                     .charged_ns = slo_charged_ns,
+                                     .person_config = slo_person_config,
                                      .on_end = slo_on_end,
                                      .should_yield = slo_should_yield,
                                      .check = slo_check};

@@ -337,6 +337,7 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
     *p = (gs_plan){.items = p->items,
                    .copies = p->copies,
                    .predicted_ns = -1,
+                   .limit_ns = -1,
                    .wake_ns = GS_NEVER_NS,
                    .step = s->stats.steps + 1};
     s->policy->plan(s, now_ns);
@@ -353,6 +354,7 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
                 clamp_ns(gs_cost_predict(&s->cost, &s->step_cost), 0, GS_NEVER_NS / 2);
         p->wake_ns = GS_NEVER_NS;
         settle_waits(s);
+        gs_sched_count_held(s);
     } else if (s->ended.n > 0) {
         p->wake_ns = now_ns; /* an end is waiting to be reported */
     }
@@ -446,6 +448,7 @@ void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, 
     GS_ASSERT(s->in_flight && plan->step == s->plan.step && plan->n_items == s->plan.n_items);
     s->now_ns = now_ns;
     s->stats.busy_ns += r->elapsed_ns > 0 ? r->elapsed_ns : 0;
+    gs_sched_record_step(s, r->elapsed_ns, now_ns, false);
     if (r->err == GS_OK) /* a failed step says nothing about what steps take */
         learn_step_time(s, r->elapsed_ns + (s->plan.resume ? s->parked_ns : 0), now_ns);
     if (s->plan.resume)
@@ -490,6 +493,10 @@ void gs_sched_get_stats(const gs_sched *s, gs_sched_stats *out) {
     out->n_waiting = s->waiting.n;
 }
 
+const gs_step_record *gs_sched_last_step(const gs_sched *s) {
+    return &s->last_step;
+}
+
 uint64_t gs_sched_decision_hash(const gs_sched *s) {
     return s->hash;
 }
@@ -527,6 +534,21 @@ int gs_sched_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out
     return s->policy->get_person ? s->policy->get_person(s, person, out) : GS_ERR_NOT_FOUND;
 }
 
+int64_t gs_sched_charged_ns(const gs_sched *s, uint32_t person) {
+    return s->policy->charged_ns ? s->policy->charged_ns(s, person) : 0;
+}
+
+void gs_sched_get_persons(const gs_sched *s, gs_person_view *out, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = (gs_person_view){.config = s->slo.person};
+        gs_sched_get_person(s, i, &out[i].stats);
+        if (s->policy->person_config)
+            s->policy->person_config(s, i, &out[i].config);
+        if (out[i].config.weight <= 0.0)
+            out[i].config.weight = 1.0;
+    }
+}
+
 void gs_sched_set_cost(gs_sched *s, const gs_cost *c) {
     s->cost = *c;
 }
@@ -550,6 +572,7 @@ void gs_sched_fill_explain(const gs_sched_seq *q, gs_explain *out) {
     out->n_output = q->n_output;
     out->max_output = q->d.max_output;
     out->n_preempted = q->n_preempted;
+    out->slot = q->slot;
     out->running = q->state == GS_SCHED_RUNNING;
     out->relegated = q->relegated || q->x.relegated;
 }

@@ -32,6 +32,7 @@
 #include "sched/class.h"
 #include "sched/cost.h"
 #include "sched/explain.h"
+#include "sched/step.h"
 
 typedef uint64_t gs_seq_id; /* never 0 */
 typedef struct gs_sched gs_sched;
@@ -150,6 +151,9 @@ typedef struct gs_plan {
     gs_plan_item *items;   /* capacity max_seqs, owned by the scheduler */
     gs_kv_copy_op *copies; /* to be done before the step, capacity max_seqs */
     int64_t predicted_ns;  /* of the step; -1: no estimate yet */
+    int64_t limit_ns;      /* how long it may take; -1: nothing limits it */
+    int64_t held_ns;       /* whoever starts with it was held for company this long, at most */
+    int64_t saved_ns;      /* by predictions, against a step for each of those */
     int64_t wake_ns;       /* when n_items == 0: plan again at this time at the latest */
     uint64_t step;         /* ordinal */
 } gs_plan;
@@ -202,6 +206,9 @@ typedef struct gs_sched_stats {
     uint64_t n_relegated[GS_CLASS_COUNT];
     int64_t window_ns[GS_CLASS_COUNT];         /* current length */
     int64_t effective_tpot_ns[GS_CLASS_COUNT]; /* target, or what this load allows */
+    uint64_t n_held[GS_CLASS_COUNT];           /* sequences that were held for company */
+    int64_t held_ns[GS_CLASS_COUNT];           /* and how long, in all */
+    int64_t saved_ns;                          /* what that has saved, by predictions */
 } gs_sched_stats;
 
 typedef struct gs_person_stats {
@@ -210,6 +217,11 @@ typedef struct gs_person_stats {
     int64_t charged_ns;   /* device time ever */
     double output_tokens; /* moving average of answers' length */
 } gs_person_stats;
+
+typedef struct gs_person_view {
+    gs_person_stats stats;
+    gs_person_config config; /* own or common; weight as it counts */
+} gs_person_view;
 
 void gs_slo_defaults(gs_slo_config *out);
 /* Bounds of each field. 0, or GS_ERR_INVALID with the field's name in *field (may be NULL). */
@@ -264,7 +276,13 @@ int gs_sched_explain(const gs_sched *s, gs_seq_id id, gs_explain *out);
 int32_t gs_sched_snapshot(const gs_sched *s, gs_explain *out, int32_t max);
 /* GS_ERR_NOT_FOUND beyond max_persons or when the policy keeps no accounts. */
 int gs_sched_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out);
+/* Device time ever on a person's account; 0 where none is kept. O(1). */
+int64_t gs_sched_charged_ns(const gs_sched *s, uint32_t person);
+/* Both, with what the person may use; of persons 0 .. n-1. Those there are none of are zero. */
+void gs_sched_get_persons(const gs_sched *s, gs_person_view *out, uint32_t n);
 void gs_sched_get_stats(const gs_sched *s, gs_sched_stats *out);
+/* The step that was committed or suspended last; its n is 0 before the first one. */
+const gs_step_record *gs_sched_last_step(const gs_sched *s);
 /* Hash over every decision so far: same seed and events -> same value. */
 uint64_t gs_sched_decision_hash(const gs_sched *s);
 /* All invariants, the KV ledger's included. GS_OK, or GS_ERR_INTERNAL with a sentence. */

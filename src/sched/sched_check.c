@@ -63,6 +63,20 @@ static int check_plan(const gs_sched *s, char *err, size_t errlen) {
     return GS_OK;
 }
 
+/* The parts of the newest step are the whole of it. */
+static int check_step(const gs_step_record *r, char *err, size_t errlen) {
+    int64_t ns = 0;
+    for (int32_t i = 0; i < r->n_parts; i++) {
+        const gs_step_part *p = &r->parts[i];
+        ns += p->ns;
+        if (p->ns < 0 || p->n_seqs < 1 || p->n_tokens < p->n_seqs)
+            return gs_fail(err, errlen, GS_ERR_INTERNAL, "part %d of a step is wrong", i);
+    }
+    if (ns != r->ns)
+        return gs_fail(err, errlen, GS_ERR_INTERNAL, "a step's parts do not sum to its time");
+    return GS_OK;
+}
+
 int gs_sched_check(const gs_sched *s, char *err, size_t errlen) {
     int32_t n_waiting[GS_CLASS_COUNT] = {0}, n_running[GS_CLASS_COUNT] = {0};
     int rc = check_list(&s->free, GS_SCHED_FREE, false, NULL, err, errlen);
@@ -106,7 +120,8 @@ int gs_sched_check(const gs_sched *s, char *err, size_t errlen) {
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "waiting tokens or cancels are miscounted");
     if (n_parked != s->parked.n_items)
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "the suspended step has lost a sequence");
-    if ((rc = check_plan(s, err, errlen)) != GS_OK)
+    if ((rc = check_plan(s, err, errlen)) != GS_OK ||
+        (rc = check_step(&s->last_step, err, errlen)) != GS_OK)
         return rc;
     if (s->policy->check && (rc = s->policy->check(s, err, errlen)) != GS_OK)
         return rc;

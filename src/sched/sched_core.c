@@ -256,7 +256,8 @@ void gs_sched_core_resume(gs_sched *s) {
     s->plan.step = step;
     s->plan.n_preempted = n_preempted;
     s->plan.resume = true;
-    s->plan.n_copies = 0; /* done before its first layer */
+    s->plan.held_ns = s->plan.saved_ns = 0; /* told with its first stretch */
+    s->plan.n_copies = 0;                   /* done before its first layer */
     for (int32_t i = 0; i < s->plan.n_items; i++) {
         s->planned[i]->parked = false;
         s->planned[i]->item = i;
@@ -283,6 +284,7 @@ void gs_sched_suspend(gs_sched *s, const gs_plan *plan, int64_t elapsed_ns, int6
     GS_ASSERT(s->in_flight && plan->step == s->plan.step && plan->may_yield);
     GS_ASSERT(s->parked.n_items == 0);
     int32_t n_left = 0;
+    gs_sched_record_step(s, elapsed_ns, now_ns, true);
     for (int32_t i = 0; i < s->plan.n_items; i++) {
         gs_sched_seq *q = s->planned[i];
         q->item = q->copy = -1;

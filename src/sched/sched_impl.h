@@ -88,6 +88,7 @@ struct gs_sched {
     int64_t now_ns;         /* of the latest plan */
     uint64_t hash;
     gs_sched_stats stats;
+    gs_step_record last_step;
 };
 
 /* Tokens known so far: prompt and output. */
@@ -144,6 +145,10 @@ gs_sched_seq *gs_sched_find(const gs_sched *s, gs_seq_id id);
 /* Ends what was cancelled while a step ran, except in a suspended step. */
 void gs_sched_end_cancelled(gs_sched *s);
 void gs_sched_fill_explain(const gs_sched_seq *q, gs_explain *out);
+/* What holding newcomers for company did to the plan that is ready. */
+void gs_sched_count_held(gs_sched *s);
+/* Fills last_step from the plan in flight, which took elapsed_ns since it began or went on. */
+void gs_sched_record_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns, bool gave_way);
 /* Adds a value to the decision hash. */
 void gs_sched_mix(gs_sched *s, uint64_t v);
 

@@ -164,6 +164,17 @@ int slo_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg) {
     return GS_OK;
 }
 
+int64_t slo_charged_ns(const gs_sched *s, uint32_t person) {
+    const slo_state *p = slo_of(s);
+    return person < p->n_persons ? p->persons[person].charged_ns : 0;
+}
+
+void slo_person_config(const gs_sched *s, uint32_t person, gs_person_config *out) {
+    const slo_state *p = slo_of(s);
+    if (person < p->n_persons)
+        *out = *slo_config_of(s, &p->persons[person]);
+}
+
 int slo_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out) {
     const slo_state *p = slo_of(s);
     if (person >= p->n_persons)

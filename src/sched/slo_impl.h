@@ -62,6 +62,7 @@ typedef struct slo_step {
     double token_ns;         /* price of a prompt token in large chunks */
     double streams_ns;       /* T of all interactive streams alone */
     double horizon_ns;       /* the step ends by then; INFINITY without streams */
+    double limit_ns;         /* without streams: the classes' widest bound */
     bool streams;            /* somebody reads or listens */
     bool first_waits;        /* somebody waits for a first token */
     int32_t allowed;         /* streams and waiting ones above which a person is a heavy one */
@@ -109,6 +110,8 @@ void slo_weigh_items(gs_sched *s); /* charges of the plan that is ready */
 void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns);
 int64_t slo_background_owed(const gs_sched *s, int64_t now_ns);
 int slo_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg);
+int64_t slo_charged_ns(const gs_sched *s, uint32_t person);
+void slo_person_config(const gs_sched *s, uint32_t person, gs_person_config *out);
 int slo_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out);
 int slo_check(const gs_sched *s, char *err, size_t errlen);
 

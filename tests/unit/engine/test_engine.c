@@ -122,7 +122,8 @@ static bool done(const track *t) {
 static bool take(rig *r, gs_event *ev) {
     if (!gs_engine_poll(r->e, ev))
         return false;
-    assert_int_not_equal(ev->kind, GS_EVENT_ANSWER); /* those tests poll by themselves */
+    if (ev->kind == GS_EVENT_ANSWER)
+        return true;
     track *t = ev->seq->owner;
     assert_ptr_equal(t->q, ev->seq);
     assert_false(done(t));
@@ -647,6 +648,115 @@ static void a_background_step_gives_way_between_layers(void **state) {
     rig_stop(r);
 }
 
+/* Steps' parts, added up, are the device's time, the tokens and the persons' accounts; a step that
+ * gave way has a record for each stretch. */
+static void records_of_steps_add_up(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.step_ns = 4 * GS_NS_PER_MS;
+    r->fc.n_layers = 10;
+    r->ec.max_persons = 4;
+    rig_start(r);
+    enum { BACKGROUND = 3, ALL = 9 };
+    for (int i = 0; i < ALL; i++) {
+        gs_engine_stats now = {0};
+        while (i >= BACKGROUND && now.step_began_ns == 0)
+            gs_engine_get_stats(r->e, &now);
+        gs_seq *q = make(&r->t[i], i, 40 + 10 * i, 0, 5);
+        q->desc.cls = i < BACKGROUND ? GS_CLASS_BACKGROUND : GS_CLASS_CHAT;
+        q->desc.class_fixed = true;
+        q->desc.person = 1 + (uint32_t)i % 3;
+        gs_engine_submit(r->e, q);
+    }
+    finish(r, ALL);
+    no_blocks_are_held(r);
+    static gs_step_record steps[1024];
+    gs_engine_stats s;
+    uint64_t at = 0, lost = 0, n_whole = 0, tokens[GS_CLASS_COUNT][GS_PHASE_COUNT] = {0};
+    int64_t ns[GS_CLASS_COUNT][GS_PHASE_COUNT] = {0}, all_ns = 0, persons_ns = 0;
+    const uint32_t n = gs_steps_read(gs_engine_steps(r->e), &at, steps, 1024, &lost);
+    gs_engine_get_stats(r->e, &s);
+    for (uint32_t i = 0; i < n; i++) {
+        all_ns += steps[i].ns;
+        n_whole += !steps[i].gave_way;
+        for (int32_t k = 0; k < steps[i].n_parts; k++) {
+            const gs_step_part *p = &steps[i].parts[k];
+            ns[p->cls][p->phase] += p->ns;
+            tokens[p->cls][p->phase] += steps[i].gave_way ? 0 : (uint64_t)p->n_tokens;
+        }
+    }
+    assert_int_equal(lost, 0);
+    assert_int_equal(all_ns, s.busy_ns);
+    assert_int_equal(n - n_whole, s.suspensions);
+    assert_memory_equal(ns, s.device_ns, sizeof(ns));
+    assert_memory_equal(tokens, s.tokens, sizeof(tokens));
+    assert_int_equal(tokens[GS_CLASS_CHAT][GS_PHASE_DECODE], (ALL - BACKGROUND) * 4);
+    uint64_t n_steps = 0;
+    for (int i = 0; i < GS_STEP_TOKENS_N; i++)
+        n_steps += s.step_tokens[i];
+    assert_int_equal(n_steps, n_whole);
+    assert_int_equal(s.step_tokens_sum, s.prefill_tokens + s.decode_tokens);
+    for (int i = 0; i < ALL; i++)
+        persons_ns += r->t[i].end.explain.charged_ns;
+    assert_in_range(s.person_ns[1] + s.person_ns[2] + s.person_ns[3], persons_ns - 1000,
+                    persons_ns + 1000); /* each item's part is cut to whole nanoseconds */
+    assert_true(s.person_ns[1] > 0 && s.person_ns[0] == 0);
+    rig_stop(r);
+}
+
+static gs_query *ask(rig *r, gs_query *q) {
+    gs_event ev;
+    gs_engine_ask(r->e, q);
+    do
+        ev = next(r);
+    while (ev.kind != GS_EVENT_ANSWER);
+    return ev.u.answer;
+}
+
+/* The picture of the pool: every block has one owner, and the owners' counts are the ledger's. */
+static void a_view_of_the_pool_matches_its_counts(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.step_ns = 2 * GS_NS_PER_MS;
+    r->ec.max_persons = 4;
+    rig_start(r);
+    submit_as(r, 0, GS_CLASS_CHAT, 100, 1);
+    finish(r, 1);
+    for (int i = 1; i < 4; i++)
+        submit_as(r, i, GS_CLASS_CHAT, 50 * i, 400);
+    while (r->t[1].n_out == 0 || r->t[2].n_out == 0 || r->t[3].n_out == 0)
+        next(r);
+    static int32_t map[8192];
+    gs_explain records[8];
+    gs_person_view persons[4];
+    gs_engine_view v = {
+        .kv_map = map, .n_kv_blocks = r->fc.n_kv_blocks, .persons = persons, .n_persons = 4};
+    gs_query q = {.kind = GS_QUERY_STATE, .records = records, .max_records = 8, .view = &v};
+    assert_ptr_equal(ask(r, &q), &q);
+    assert_int_equal(q.code, GS_OK);
+    assert_int_equal(q.n_records, 3);
+    uint32_t n_free = 0, n_cached = 0, n_held = 0;
+    for (uint32_t b = 0; b < v.n_kv_blocks; b++) {
+        bool known = false;
+        for (int32_t i = 0; i < q.n_records; i++)
+            known |= map[b] >= 0 && records[i].slot == map[b];
+        assert_true(known || map[b] == GS_KV_MAP_FREE || map[b] == GS_KV_MAP_CACHED);
+        n_free += map[b] == GS_KV_MAP_FREE;
+        n_cached += map[b] == GS_KV_MAP_CACHED;
+        n_held += map[b] >= 0;
+    }
+    assert_int_equal(n_free, v.kv.n_free);
+    assert_int_equal(n_cached, v.kv.n_cached);
+    assert_int_equal(n_held, v.kv.n_held);
+    assert_true(n_cached > 0 && n_held > 0);
+    assert_int_equal(persons[0].stats.n_running, 3);
+    assert_true(persons[0].config.weight > 0.0);
+    for (int i = 1; i < 4; i++)
+        gs_engine_cancel(r->e, r->t[i].q);
+    finish(r, 4);
+    rig_stop(r);
+}
+
 /* Clients that leave while their step is suspended get their end, and their blocks are free. */
 static void a_suspended_step_survives_its_clients(void **state) {
     (void)state;
@@ -834,6 +944,8 @@ int main(void) {
         cmocka_unit_test(scopes_do_not_share_a_prefix),
         cmocka_unit_test(a_new_sequence_joins_the_next_step_and_leaves_at_once),
         cmocka_unit_test(a_background_step_gives_way_between_layers),
+        cmocka_unit_test(records_of_steps_add_up),
+        cmocka_unit_test(a_view_of_the_pool_matches_its_counts),
         cmocka_unit_test(a_suspended_step_survives_its_clients),
         cmocka_unit_test(sixty_four_mixed_lengths_give_the_text_of_each_alone),
         cmocka_unit_test(the_fake_lists_as_many_probabilities_as_asked),

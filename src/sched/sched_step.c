@@ -1,0 +1,85 @@
+/* What the scheduler tells of a step: its record (sched/step.h) and what holding newcomers did. */
+#include "sched/sched_impl.h"
+
+static gs_phase phase_of(const gs_sched_seq *q, const gs_plan_item *it) {
+    if (q->d.prefill_only)
+        return GS_PHASE_EMBED;
+    return it->prefill ? GS_PHASE_PREFILL : GS_PHASE_DECODE;
+}
+
+static gs_step_part *part_of(gs_step_record *r, int32_t cls, gs_phase phase) {
+    for (int32_t i = 0; i < r->n_parts; i++)
+        if (r->parts[i].cls == cls && r->parts[i].phase == (int32_t)phase)
+            return &r->parts[i];
+    gs_step_part *p = &r->parts[r->n_parts++];
+    *p = (gs_step_part){.cls = cls, .phase = (int32_t)phase};
+    return p;
+}
+
+static double weight_of(const gs_sched *s, int32_t item) {
+    if (s->policy->weight)
+        return s->policy->weight(s, item);
+    return (double)s->plan.items[item].n_tokens;
+}
+
+void gs_sched_record_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns, bool gave_way) {
+    const gs_plan *p = &s->plan;
+    gs_step_record *r = &s->last_step;
+    const int64_t ns = elapsed_ns > 0 ? elapsed_ns : 0;
+    *r = (gs_step_record){.n = p->step,
+                          .end_ns = now_ns,
+                          .ns = ns,
+                          .predicted_ns = p->predicted_ns,
+                          .limit_ns = p->limit_ns,
+                          .held_ns = p->held_ns,
+                          .saved_ns = p->saved_ns,
+                          .gave_way = gave_way,
+                          .resumed = p->resume};
+    double sum = 0.0;
+    for (int32_t i = 0; i < p->n_items; i++)
+        sum += weight_of(s, i);
+    int64_t left = ns;
+    for (int32_t i = 0; i < p->n_items; i++) {
+        const gs_plan_item *it = &p->items[i];
+        gs_step_part *part = part_of(r, (int32_t)it->cls, phase_of(s->planned[i], it));
+        const int64_t share = (int64_t)((double)ns * weight_of(s, i) / sum);
+        part->n_seqs++;
+        part->n_tokens += it->n_tokens;
+        part->ns += share;
+        left -= share;
+    }
+    if (r->n_parts > 0)
+        r->parts[0].ns += left; /* what rounding left, or took too much */
+}
+
+/* It starts with this step, and was held. */
+static bool was_held(const gs_sched *s, const gs_sched_seq *q) {
+    return q->x.n_steps == 0 && q->x.first_step_ns == s->now_ns && q->x.wait_ns[GS_WAIT_WINDOW] > 0;
+}
+
+void gs_sched_count_held(gs_sched *s) {
+    gs_plan *p = &s->plan;
+    gs_cost_step together = {0};
+    double apart = 0.0;
+    if (p->resume)
+        return;
+    for (int32_t i = 0; i < p->n_items; i++) {
+        const gs_plan_item *it = &p->items[i];
+        const gs_sched_seq *q = s->planned[i];
+        if (!was_held(s, q))
+            continue;
+        const int64_t held_ns = q->x.wait_ns[GS_WAIT_WINDOW];
+        gs_cost_step alone = {0};
+        gs_cost_step_add(&alone, it->n_tokens, it->pos, !it->prefill, it->sample);
+        gs_cost_step_add(&together, it->n_tokens, it->pos, !it->prefill, it->sample);
+        apart += gs_cost_predict(&s->cost, &alone);
+        s->stats.n_held[q->d.cls]++;
+        s->stats.held_ns[q->d.cls] += held_ns;
+        p->held_ns = held_ns > p->held_ns ? held_ns : p->held_ns;
+    }
+    if (p->held_ns == 0)
+        return;
+    const double saved = apart - gs_cost_predict(&s->cost, &together);
+    p->saved_ns = saved > 0.0 ? (int64_t)saved : 0;
+    s->stats.saved_ns += p->saved_ns;
+}
