@@ -17,44 +17,11 @@ size_t gs_native_block_bytes(const gs_model *m, gs_kv_type type, int32_t block_t
     return gs_kv_block_bytes(&l);
 }
 
+/* Room for the parts of attention; pages that are never written take no memory. */
+#define PARTS_BYTES ((size_t)8 << 20)
+
 /* ---- Planning ----------------------------------------------------------------------------------
  */
-
-/* Work of one query head over a span, in tokens seen; the constant stands for loading queries,
- * storing outputs and the last, partly filled page. */
-static int64_t span_cost(const native_span *s, int32_t window) {
-    int64_t seen = s->pos + (s->n_q + 1) / 2;
-    if (window > 0 && seen > window)
-        seen = window;
-    return s->n_q * (seen + 32);
-}
-
-/*
- * Cuts the line of attention units (span 0 head 0, span 0 head 1, ...) into one stretch per
- * thread with nearly equal cost. Whole heads only: a KV split would make a row's result depend
- * on the number of threads.
- */
-static void plan_split(gs_native *b, int kind) {
-    int64_t *split = b->split + (int64_t)kind * (b->n_threads + 1), total = 0, before = 0;
-    int32_t n_heads = b->m->hp.n_heads, window = b->windows[kind];
-    for (int32_t s = 0; s < b->n_spans; s++)
-        total += span_cost(&b->spans[s], window) * n_heads;
-    int t = 1;
-    split[0] = 0;
-    for (int32_t s = 0; s < b->n_spans; s++) {
-        int64_t cost = span_cost(&b->spans[s], window);
-        for (; t < b->n_threads; t++) {
-            int64_t target = total / b->n_threads * t + total % b->n_threads * t / b->n_threads;
-            int64_t head = (target - before + cost / 2) / cost;
-            if (head >= n_heads)
-                break;
-            split[t] = (int64_t)s * n_heads + (head > 0 ? head : 0);
-        }
-        before += cost * n_heads;
-    }
-    for (; t <= b->n_threads; t++)
-        split[t] = (int64_t)b->n_spans * n_heads;
-}
 
 static void plan_item(gs_native *b, int32_t i) {
     gs_batch_item *it = &b->batch->items[i];
@@ -70,7 +37,7 @@ static void plan_item(gs_native *b, int32_t i) {
         b->rows[row + t] = (native_row){i, it->pos + t, it->tokens[t]};
     for (int32_t t = 0; t < it->n_tokens; t += GS_NATIVE_ATTN_ROWS) {
         int32_t n = it->n_tokens - t < GS_NATIVE_ATTN_ROWS ? it->n_tokens - t : GS_NATIVE_ATTN_ROWS;
-        b->spans[b->n_spans++] = (native_span){i, row + t, it->pos + t, n};
+        b->spans[b->n_spans++] = (native_span){i, row + t, it->pos + t, n, 0};
     }
     int32_t first_logits = it->logits ? it->n_tokens - it->n_logits : it->n_tokens;
     for (int32_t t = it->n_tokens - n_out; t < it->n_tokens; t++) {
@@ -95,6 +62,8 @@ static void swap_areas(gs_native *b) {
         .n_rows = b->n_rows,
         .n_spans = b->n_spans,
         .n_outs = b->n_outs,
+        .n_segs = b->n_segs,
+        .parted = b->parted,
     };
     b->x = b->parked.x;
     b->tmp = b->parked.tmp;
@@ -107,6 +76,8 @@ static void swap_areas(gs_native *b) {
     b->n_rows = b->parked.n_rows;
     b->n_spans = b->parked.n_spans;
     b->n_outs = b->parked.n_outs;
+    b->n_segs = b->parked.n_segs;
+    b->parted = b->parked.parted;
     b->parked = now;
 }
 
@@ -144,8 +115,7 @@ static int native_forward(gs_backend *base, gs_batch *batch) {
         plan_item(b, i);
     if (b->n_rows == 0)
         return GS_OK;
-    for (int k = 0; k < b->n_windows; k++)
-        plan_split(b, k);
+    gs_native_attn_plan(b);
     return run_layers(b, batch, 0);
 }
 
@@ -265,6 +235,8 @@ static void carve_all(gs_native *b, carver *c) {
     b->act_attn = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_heads * hp->head_dim));
     b->act_ff = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_ff));
     b->act_out = carve(c, 1, gs_act_bytes(b->logit_rows, hp->n_embd));
+    b->n_part_rows = (int32_t)(PARTS_BYTES / sizeof(float) / gs_attn_part_floats(&b->kv));
+    b->parts = carve(c, (size_t)b->n_part_rows, gs_attn_part_floats(&b->kv) * f);
     b->freq = carve(c, (size_t)b->n_ropes * n_rot, sizeof *b->freq);
     b->scratch = carve(c, threads, sizeof *b->scratch);
     for (size_t i = 0; i < threads; i++) {

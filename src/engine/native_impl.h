@@ -23,6 +23,7 @@ typedef struct native_span {
     int32_t row; /* of the batch */
     int32_t pos;
     int32_t n_q;
+    int32_t part; /* parted attention: segments of the spans before it */
 } native_span;
 
 /* A row whose logits are wanted. */
@@ -45,6 +46,8 @@ typedef struct native_area {
     native_out *outs;
     int64_t *split;
     int32_t n_rows, n_spans, n_outs;
+    int32_t n_segs;
+    bool parted;
     int32_t next_layer; /* > 0: suspended before this layer */
 } native_area;
 
@@ -87,17 +90,28 @@ typedef struct gs_native {
     native_span *spans;      /* [T] */
     native_out *outs;        /* [T] */
     int64_t *split;          /* [n_windows][n_threads + 1] first attention unit of a thread */
+    float *parts;            /* [n_part_rows][gs_attn_part_floats] */
+    int32_t n_part_rows;
     void *memory;
     size_t memory_bytes;
 
     /* The step in progress. */
     gs_batch *batch;
     int32_t n_rows, n_spans, n_outs;
+    int32_t n_segs; /* of the longest context, when attention is parted */
+    bool parted;
     int32_t first_layer; /* > 0: resumed */
     int32_t next_layer;  /* after the step: where it gave way; 0: it is done */
     bool give_way;       /* thread 0 decides before a layer's last barrier, all read it after */
     native_area parked;
 } gs_native;
+
+/* native_attn.c: shares out the step's attention, once the spans are known. */
+void gs_native_attn_plan(gs_native *b);
+/* This thread's share: q and pages -> attn, or -> parts if the step is parted; then, after a
+ * barrier, parts -> attn. */
+void gs_native_attn(gs_native *b, int32_t layer, int tid);
+void gs_native_attn_merge(gs_native *b, int32_t layer, int tid);
 
 /* Runs the planned step: all threads, thread 0 is the caller. */
 void gs_native_step(void *arg, int tid, int n_threads);

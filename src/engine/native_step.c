@@ -14,7 +14,8 @@
  *             quantise                           -> gate -> act_ff
  *     panels  down product                       += x
  *
- * (Shares that do not end at a quantisation group need a tenth, see ffn_owns_parts.)
+ * (Shares that do not end at a quantisation group need one more, see ffn_owns_parts, and so does
+ * attention in parts, see native_attn.c.)
  *
  * Nothing here depends on which rows are in the batch together, so a row's result does not either
  * as far as the kernels keep that promise.
@@ -164,36 +165,6 @@ static void append_phase(const lane *t, int32_t layer) {
     }
 }
 
-/* Own attention units of the plan; neighbouring heads of one kv head go together. */
-static void attn_phase(const lane *t, int32_t layer) {
-    gs_native *b = t->b;
-    const gs_hparams *hp = &t->m->hp;
-    int group = hp->n_heads / hp->n_kv_heads, kind = b->layer_window[layer];
-    const int64_t *split = b->split + (int64_t)kind * (t->n + 1);
-    int32_t width = hp->n_heads * hp->head_dim;
-    for (int64_t u = split[t->tid]; u < split[t->tid + 1];) {
-        const native_span *s = &b->spans[u / hp->n_heads];
-        int head = (int)(u % hp->n_heads), n = group - head % group;
-        if (n > split[t->tid + 1] - u)
-            n = (int)(split[t->tid + 1] - u);
-        int64_t at = (int64_t)s->row * width + (int64_t)head * hp->head_dim;
-        gs_attn_item item = {.q = b->q + at,
-                             .out = b->attn + at,
-                             .ldq = width,
-                             .ldo = width,
-                             .blocks = b->batch->items[s->item].blocks,
-                             .layer = layer,
-                             .kv_head = head / group,
-                             .n_group = n,
-                             .pos = s->pos,
-                             .n_q = s->n_q,
-                             .window = b->windows[kind],
-                             .scale = hp->attn_scale};
-        gs_attn(&b->kv, &item, b->scratch[t->tid].attn);
-        u += n;
-    }
-}
-
 static void own_columns(const lane *t, int32_t k, int32_t *c0, int32_t *c1) {
     int p0, p1;
     gs_share((k + PART_COLS - 1) / PART_COLS, t->tid, t->n, &p0, &p1);
@@ -308,7 +279,11 @@ static void layer_pass(const lane *t, int32_t layer) {
     sync_all(t);
     append_phase(t, layer);
     sync_all(t);
-    attn_phase(t, layer);
+    gs_native_attn(t->b, layer, t->tid);
+    if (t->b->parted) {
+        sync_all(t);
+        gs_native_attn_merge(t->b, layer, t->tid);
+    }
     fetch_act(t, &t->attn, for_wo);
     sync_all(t);
     quant_phase(t, &t->attn, t->b->attn, NULL, for_wo);

@@ -143,22 +143,6 @@ void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, i
     }
 }
 
-void gs_kv_prefetch(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
-                    int32_t kv_head) {
-    size_t bt = (size_t)l->block_tokens, t = (size_t)pos % bt, hd = (size_t)l->head_dim;
-    size_t group = kv_types[l->type].group, bytes = group * kv_types[l->type].size;
-    const uint8_t *page = gs_kv_page(l, layer, blocks[(size_t)pos / bt], kv_head);
-    const uint8_t *v = page + l->page_bytes, *row = v + t / group * hd * bytes;
-    for (size_t d = 0; d < hd / group; d++)
-        __builtin_prefetch(page + (d * bt + t) * bytes, 1);
-    for (size_t i = 0; i < hd * bytes; i += 64)
-        __builtin_prefetch(row + i, 1);
-    if (l->type == GS_KV_Q8) {
-        __builtin_prefetch(page + gs_kv_scale_offset(l) + 2 * t, 1);
-        __builtin_prefetch(v + gs_kv_scale_offset(l) + 2 * t, 1);
-    }
-}
-
 /* K page, then V page: the groups that hold the first n tokens. */
 static void copy_pages(const gs_kv_layout *l, uint8_t *to, const uint8_t *from, size_t n) {
     size_t bt = (size_t)l->block_tokens, hd = (size_t)l->head_dim;

@@ -51,9 +51,6 @@ const char *gs_kv_type_name(gs_kv_type type);    /* "q8" */
  * threads that computed them may differ). */
 void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
                  int32_t kv_head, const float *k, const float *v);
-/* Asks for the lines that a gs_kv_store of K and V at this place will write. */
-void gs_kv_prefetch(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
-                    int32_t kv_head);
 /* Copies the first n_tokens positions of block src to block dst, all layers. The positions after
  * them become undefined. */
 void gs_kv_copy(const gs_kv_layout *l, uint32_t dst, uint32_t src, int32_t n_tokens);
