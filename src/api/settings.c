@@ -38,6 +38,7 @@ int gs_settings_read(const gs_config *c, gs_engine_settings *out, char *err, siz
     slo->background_stretch = c->sched_background_stretch;
     slo->background_gap_ns = c->sched_background_gap_ms * GS_NS_PER_MS;
     slo->background_paused = c->sched_background_paused;
+    slo->background_share = c->background_max_share;
     slo->safepoints = c->sched_safepoints;
     slo->safepoint_max_age_ns = c->sched_safepoint_max_age_ms * GS_NS_PER_MS;
     slo->tpot_stretch = c->sched_tpot_stretch;
@@ -47,6 +48,9 @@ int gs_settings_read(const gs_config *c, gs_engine_settings *out, char *err, siz
                                      .max_running = c->sched_person_max_running,
                                      .max_waiting = c->sched_person_max_waiting,
                                      .day_ns = c->sched_person_day_s * GS_NS_PER_S};
+    if (c->background_max_share < 0.001)
+        return gs_fail(err, errlen, GS_ERR_INVALID,
+                       "background.max_share is out of bounds; to stop background, pause it");
     for (int i = 0; i < GS_CLASS_COUNT; i++)
         if (gs_class_check(&out->classes[i], &field) != GS_OK)
             return gs_fail(err, errlen, GS_ERR_INVALID, "class_%s.%s is out of bounds",

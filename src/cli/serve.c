@@ -155,7 +155,14 @@ static int check_keys(server *s, char *err, size_t errlen) {
 }
 
 static void find_state(server *s) {
-    if (gs_dirs_state(s->state, sizeof(s->state), s->state_reason, sizeof(s->state_reason)) == 0)
+    const char *own = s->cfg.store_folder;
+    int n = snprintf(s->state, sizeof(s->state), "%s", own);
+    int rc = GS_ERR_TOO_LARGE;
+    if (!own[0])
+        rc = gs_dirs_state(s->state, sizeof(s->state), s->state_reason, sizeof(s->state_reason));
+    else if (n > 0 && (size_t)n < sizeof(s->state))
+        rc = gs_dirs_make(s->state, s->state_reason, sizeof(s->state_reason));
+    if (rc == 0)
         return;
     s->state[0] = '\0';
     gs_warn("serve", "files and batches are not available: %s", s->state_reason);

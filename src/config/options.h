@@ -27,6 +27,8 @@
     X(class_document, "The same for long prompts.")                                                \
     X(class_utility, "The same for titles, tags and other small things.")                          \
     X(class_background, "The same for indexing, embeddings and batches.")                          \
+    X(background, "When work that can wait may run, and how much of it.")                          \
+    X(store, "Files and batch jobs, kept in a database of its own.")                               \
     X(log, "Log lines on standard error. Prompts and answers are never logged.")                   \
     X(fake, "The fake backend (`model.backend = fake`), which needs no model: for tests.")
 
@@ -180,6 +182,34 @@
     "instructions: computed once at start and kept. Who uses them can be seen by nobody.")         \
   X(prefix, pinned_share, FLOAT, NULL, "0.25", 0, 1, NULL, GS_CONFIG_STARTUP,                      \
     "Part of the attention cache that such files may take.")                                       \
+  X(background, schedule, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                         \
+    "When background runs, such as \"22:00-07:00\" or \"mon-fri 22:00-07:00, sat, sun\". Empty: "   \
+    "always.")                                                                                     \
+  X(background, time_zone, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                        \
+    "Time zone of all schedules, such as Europe/Berlin. Empty: the machine's.")                    \
+  X(background, share_outside, FLOAT, NULL, "0", 0, 1, NULL, GS_CONFIG_LIVE,                       \
+    "Part of the device time that background may use outside its schedule. 0: none.")              \
+  X(background, max_share, FLOAT, NULL, "1", 0, 1, NULL, GS_CONFIG_LIVE,                       \
+    "Part of the device time that background may use at any time, on an idle machine, too: less "  \
+    "heat and noise.")                                                                             \
+  X(background, max_lines, INT, NULL, "32", 1, 4096, NULL, GS_CONFIG_LIVE,                         \
+    "Lines of batch jobs that are handed to the scheduler at the same time.")                      \
+  X(store, folder, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                  \
+    "Folder of the database and its files. Empty: the state folder.")                              \
+  X(store, max_disk_mb, SIZE_MB, NULL, "8192", 1, 1073741824, NULL, GS_CONFIG_LIVE,                \
+    "All files and results together; beyond, uploads are refused and batch jobs pause.")           \
+  X(store, min_free_mb, SIZE_MB, NULL, "256", 0, 1073741824, NULL, GS_CONFIG_LIVE,                 \
+    "Space that is left to others on the disk.")                                                   \
+  X(store, max_file_mb, SIZE_MB, NULL, "200", 1, 1048576, NULL, GS_CONFIG_LIVE,                    \
+    "Largest file that can be uploaded.")                                                          \
+  X(store, person_mb, SIZE_MB, NULL, "2048", 1, 1073741824, NULL, GS_CONFIG_LIVE,                  \
+    "Files of one person, uploaded and made, together.")                                           \
+  X(store, person_batches, INT, NULL, "16", 1, 65536, NULL, GS_CONFIG_LIVE,                        \
+    "Batch jobs of one person that are not yet done.")                                             \
+  X(store, max_lines, INT, NULL, "50000", 1, 10000000, NULL, GS_CONFIG_LIVE,                       \
+    "Lines of one batch job.")                                                                     \
+  X(store, keep_days, INT, NULL, "30", 1, 36500, NULL, GS_CONFIG_LIVE,                             \
+    "Files and finished batch jobs are removed after this time.")                                  \
   X(log, level, ENUM, "log-level", "info", 0, 0, "debug|info|warn|error", GS_CONFIG_LIVE,          \
     "Least level that is written.")                                                                \
   X(fake, step_ms, DURATION_MS, NULL, "1", 0, 60000, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \

@@ -200,7 +200,7 @@ static gs_wait barred(const slo_step *t, const gs_sched_seq *q) {
 
 /* Whether q may get prompt tokens in this step. */
 static bool is_candidate(const slo_step *t, const gs_sched_seq *q) {
-    if (q->item >= 0 || q->parked || q->tried == t->s->plan.step)
+    if (q->item >= 0 || q->parked || q->tried == t->s->plan.step || slo_is_held(t, q))
         return false;
     const bool voice = q->d.cls == GS_CLASS_VOICE;
     if (!voice && slo_person_of(t->s, q)->passed_over == t->s->plan.step)
@@ -419,7 +419,7 @@ static void give_reasons(slo_step *t, const class_need *need, int n) {
             if (bar != GS_WAIT_NONE)
                 q->x.wait_now = bar;
             else if (!slo_interactive(s, q))
-                q->x.wait_now = s->slo.background_paused ? GS_WAIT_SCHEDULE : GS_WAIT_CLASS;
+                q->x.wait_now = slo_is_held(t, q) ? GS_WAIT_SCHEDULE : GS_WAIT_CLASS;
             else if (planned >> q->d.cls & 1)
                 q->x.wait_now = GS_WAIT_PERSON;
             else
@@ -453,8 +453,9 @@ static bool has_background(const gs_sched *s) {
 static gs_sched_seq *oldest_row(const slo_step *t) {
     gs_sched_seq *best = NULL;
     for (gs_sched_seq *q = t->s->running.head; q; q = q->next)
-        if (!slo_interactive(t->s, q) && q->item < 0 && !q->parked && gs_sched_is_decode(q) &&
-            q->tried != t->s->plan.step && (!best || q->last_token_ns < best->last_token_ns))
+        if (!slo_interactive(t->s, q) && !slo_is_held(t, q) && q->item < 0 && !q->parked &&
+            gs_sched_is_decode(q) && q->tried != t->s->plan.step &&
+            (!best || q->last_token_ns < best->last_token_ns))
             best = q;
     return best;
 }
@@ -490,7 +491,7 @@ static double own_step_bound(const slo_step *t) {
 
 static void plan_background(slo_step *t) {
     gs_sched *s = t->s;
-    if (s->slo.background_paused || !slo_rule(s, GS_RULE_CLASSES))
+    if (t->background_held || !slo_rule(s, GS_RULE_CLASSES))
         return;
     if (s->plan.n_items == 0) {
         if (s->parked.n_items > 0)
@@ -517,8 +518,7 @@ static bool must_move(const slo_step *t) {
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
     for (int i = 0; i < 2; i++)
         for (const gs_sched_seq *q = lists[i]->head; q; q = q->next)
-            if ((slo_interactive(s, q) || !s->slo.background_paused) &&
-                (i == 0 || q->admitted || (t->held >> q->d.cls & 1) == 0))
+            if (!slo_is_held(t, q) && (i == 0 || q->admitted || (t->held >> q->d.cls & 1) == 0))
                 return true;
     return false;
 }
@@ -548,7 +548,8 @@ static void slo_build(slo_step *t) {
     if (s->plan.n_items > 0)
         return;
     if (!must_move(t)) {
-        s->plan.wake_ns = wake_ns;
+        const int64_t rested_ns = t->p->rest_until_ns;
+        s->plan.wake_ns = rested_ns > t->now_ns && rested_ns < wake_ns ? rested_ns : wake_ns;
         return;
     }
     if (s->parked.n_items > 0)
@@ -570,6 +571,7 @@ static void slo_plan(gs_sched *s, int64_t now_ns) {
     else if (p->background_since_ns == 0)
         p->background_since_ns = now_ns > 0 ? now_ns : 1;
     t.owed_ns = slo_background_owed(s, now_ns);
+    t.background_held = s->slo.background_paused || now_ns < p->rest_until_ns;
 
     const bool aged =
         s->parked.n_items > 0 && now_ns - s->suspended_ns >= s->slo.safepoint_max_age_ns;

@@ -18,6 +18,7 @@ void gs_slo_defaults(gs_slo_config *out) {
     *out = (gs_slo_config){.background_floor = 0.03,
                            .background_stretch = 1.2,
                            .background_gap_ns = 15000000,
+                           .background_share = 1.0,
                            .safepoints = true,
                            .safepoint_max_age_ns = 2000000000,
                            .tile_tokens = 8,
@@ -33,6 +34,8 @@ int gs_slo_check(const gs_slo_config *c, const char **field) {
         bad = "background_stretch";
     else if (c->background_gap_ns < 0)
         bad = "background_gap";
+    else if (!(c->background_share >= 0.001 && c->background_share <= 1.0))
+        bad = "background_share";
     else if (c->safepoint_max_age_ns < 0)
         bad = "safepoint_max_age";
     else if (c->tile_tokens < 1)

@@ -52,10 +52,11 @@ typedef enum gs_rule {
 
 /* What one person may use. 0: no limit. */
 typedef struct gs_person_config {
-    double weight;       /* share relative to others; 0 counts as 1 */
-    int32_t max_running; /* sequences at once */
-    int32_t max_waiting; /* queued */
-    int64_t day_ns;      /* device time in 24 h; beyond, new requests wait for the next day */
+    double weight;          /* share relative to others; 0 counts as 1 */
+    int32_t max_running;    /* sequences at once */
+    int32_t max_waiting;    /* queued */
+    int64_t day_ns;         /* device time in 24 h; beyond, new requests wait for the next day */
+    bool background_paused; /* this person's schedule says no */
 } gs_person_config;
 
 /* Of the "slo" policy beside the classes. */
@@ -64,6 +65,8 @@ typedef struct gs_slo_config {
     double background_stretch;    /* background may make an interactive step this much longer */
     int64_t background_gap_ns;    /* or this long at least */
     bool background_paused;       /* its schedule says no: quiet hours */
+    double background_share;      /* device time it gets at most, idle machine or not: after a step
+                                     it rests until its part was no more (heat, noise) */
     bool safepoints;              /* the engine asks gs_sched_should_yield between layers */
     int64_t safepoint_max_age_ns; /* a suspended step goes on after this time at the latest */
     int32_t tile_tokens;          /* of the kernels: chunks are multiples of it */

@@ -118,6 +118,14 @@ static void charge_person(const gs_sched *s, slo_person *u, double ns, int64_t n
     u->day_ns += (int64_t)ns;
 }
 
+/* A duty cycle: work of 1 at a share of a quarter is followed by a rest of 3. */
+static void rest_background(const gs_sched *s, slo_state *p, double ns, int64_t now_ns) {
+    if (ns <= 0.0 || s->slo.background_share >= 1.0)
+        return;
+    const int64_t from_ns = p->rest_until_ns > now_ns ? p->rest_until_ns : now_ns;
+    p->rest_until_ns = from_ns + (int64_t)(ns * (1.0 / s->slo.background_share - 1.0));
+}
+
 /* The parts of a step sum to its measured time; what nobody is to pay for is counted apart. */
 void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
     slo_state *p = slo_of(s);
@@ -135,6 +143,7 @@ void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
         background += c->background ? part : 0.0;
     }
     count_background(p, (int64_t)background, now_ns);
+    rest_background(s, p, background, now_ns);
     s->stats.busy_background_ns += (int64_t)background;
 }
 

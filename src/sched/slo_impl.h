@@ -43,6 +43,7 @@ typedef struct slo_state {
     int64_t background_since_ns;    /* it has had work since; 0: has none */
     int64_t bucket_ns[SLO_BUCKETS]; /* background's device time by second */
     int64_t bucket;                 /* number of the newest second */
+    int64_t rest_until_ns;          /* background has had its share until then */
     uint32_t last_person;           /* who came last */
     int64_t switched_ns;            /* when somebody else came than before; 0: never */
     uint32_t n_persons;
@@ -72,6 +73,7 @@ typedef struct slo_step {
     uint32_t held;           /* classes whose newcomers are held: bit per class */
     uint32_t seats_full;     /* classes without a free seat */
     int64_t owed_ns;         /* to background */
+    bool background_held;    /* by its schedule, or it rests */
     bool kv_blocked;         /* a newcomer waits for blocks: worse ones don't pass it */
     gs_class kv_blocked_by;
 } slo_step;
@@ -92,6 +94,11 @@ static inline slo_person *slo_person_of(const gs_sched *s, const gs_sched_seq *q
 }
 static inline const gs_person_config *slo_config_of(const gs_sched *s, const slo_person *u) {
     return u->own ? &u->cfg : &s->slo.person;
+}
+/* Whether q is background whose hour has not come. */
+static inline bool slo_is_held(const slo_step *t, const gs_sched_seq *q) {
+    return !slo_interactive(t->s, q) &&
+           (t->background_held || slo_config_of(t->s, slo_person_of(t->s, q))->background_paused);
 }
 static inline double slo_max(double a, double b) {
     return a > b ? a : b;

@@ -191,6 +191,7 @@ class Server:
         if check:
             command += ["--engine.check=true"]
         command += [str(o) for o in options]
+        env = {"GAMASOT_STORE_FOLDER": tempfile.mkdtemp(prefix="store-", dir=TMP), **(env or {})}
         self.process = subprocess.Popen(command, env=clean_env(env), stdin=subprocess.DEVNULL,
                                         stdout=log_fd, stderr=log_fd, cwd=TMP)
         os.close(log_fd)

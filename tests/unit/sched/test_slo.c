@@ -365,6 +365,67 @@ static void test_background_stretches_little(void **state) {
     stop(f);
 }
 
+/* Alone on the machine it works a quarter of the time and the engine is told when to come back;
+ * somebody who talks is served while it rests. */
+static void test_background_rests(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->slo.background_share = 0.25;
+    start(f);
+    const int64_t began_ns = f->now_ns;
+    int64_t worked_ns = 0;
+    for (gs_seq_id id = 2; id < 10; id++)
+        submit(f, id, GS_CLASS_BACKGROUND, 400, 40);
+    for (int i = 0; i < 40; i++) {
+        assert_true(plan(f) > 0);
+        commit(f, 10 * MS);
+        worked_ns += 10 * MS;
+        assert_int_equal(plan(f), 0);
+        assert_in_range(f->plan.wake_ns, f->now_ns + 30 * MS - 2, f->now_ns + 30 * MS + 2);
+        assert_int_equal(explain(f, 9).wait_now, GS_WAIT_SCHEDULE);
+        f->now_ns = f->plan.wake_ns;
+    }
+    assert_in_range(4 * worked_ns, f->now_ns - began_ns - 100, f->now_ns - began_ns + 100);
+    assert_true(plan(f) > 0);
+    commit(f, 10 * MS);
+    submit(f, 1, GS_CLASS_CHAT, 40, 4);
+    assert_int_equal(plan(f), 1);
+    assert_non_null(item_of(f, 1));
+    commit(f, 10 * MS);
+    stop(f);
+}
+
+/* One person's hours are over, another one's are not; what they say themselves goes on. */
+static void test_one_persons_background_is_held(void **state) {
+    (void)state;
+    fixture *f = make();
+    gs_person_config held = {.background_paused = true};
+    start(f);
+    assert_int_equal(gs_sched_set_person(f->s, 1, &held), GS_OK);
+    f->desc.person = 1;
+    submit(f, 1, GS_CLASS_BACKGROUND, 40, 4);
+    assert_int_equal(plan(f), 0);
+    assert_int_equal(f->plan.wake_ns, GS_NEVER_NS);
+    submit(f, 2, GS_CLASS_CHAT, 40, 4);
+    f->desc.person = 2;
+    submit(f, 3, GS_CLASS_BACKGROUND, 40, 4);
+    for (int i = 0; i < 20; i++) {
+        if (plan(f) == 0)
+            break;
+        assert_null(item_of(f, 1));
+        commit(f, predicted(f));
+    }
+    gs_sched_stats st;
+    gs_sched_get_stats(f->s, &st);
+    assert_int_equal(st.ended, 2);
+    assert_int_equal(explain(f, 1).wait_now, GS_WAIT_SCHEDULE);
+    held.background_paused = false;
+    assert_int_equal(gs_sched_set_person(f->s, 1, &held), GS_OK);
+    assert_int_equal(plan(f), 1);
+    commit(f, predicted(f));
+    stop(f);
+}
+
 static void test_explain_record(void **state) {
     (void)state;
     fixture *f = make();
@@ -688,6 +749,8 @@ int main(void) {
         cmocka_unit_test(test_voice_goes_before_documents),
         cmocka_unit_test(test_relegation),
         cmocka_unit_test(test_background_stretches_little),
+        cmocka_unit_test(test_background_rests),
+        cmocka_unit_test(test_one_persons_background_is_held),
         cmocka_unit_test(test_explain_record),
         cmocka_unit_test(test_charges_sum_to_the_time),
         cmocka_unit_test(test_what_is_not_charged),
