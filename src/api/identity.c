@@ -173,6 +173,8 @@ void gs_req_classify(gs_req *r) {
     r->class_fixed = cls >= 0 && (cls != GS_CLASS_CHAT || cls != who.cls);
     if (cls >= 0)
         r->cls = (gs_class)cls;
+    else if (r->dialect->embeds)
+        r->cls = GS_CLASS_BACKGROUND;
     else if (json_string_length(json_object_get(r->body, "suffix")) > 0)
         r->cls = GS_CLASS_COMPLETION;
     else

@@ -28,6 +28,9 @@ int gs_ollama_chat_in(const json_t *body, const char *model, gs_ollama_in *out, 
 int gs_ollama_generate_in(const json_t *body, const char *model, gs_ollama_in *out,
                           gs_api_error *e);
 
+/* Checks keep_alive; *zero: it asks for the model to go at once. 0 or e->code. */
+int gs_ollama_keep_alive(const json_t *body, bool *zero, gs_api_error *e);
+
 /* "2026-11-29T23:31:44.123456789Z", now. */
 void gs_ollama_now(char *out, size_t n);
 

@@ -31,7 +31,7 @@ static bool is_duration(const char *s) {
 }
 
 /* Whether it asks for the model to go at once; the model stays all the same. */
-static int read_keep_alive(const json_t *body, bool *zero, gs_api_error *e) {
+int gs_ollama_keep_alive(const json_t *body, bool *zero, gs_api_error *e) {
     const json_t *v = json_object_get(body, "keep_alive");
     const char *s = json_string_value(v);
     *zero = false;
@@ -250,7 +250,7 @@ static json_t *messages_in(const json_t *messages, const char *model, gs_api_err
 int gs_ollama_chat_in(const json_t *body, const char *model, gs_ollama_in *out, gs_api_error *e) {
     const json_t *messages = json_object_get(body, "messages");
     *out = (gs_ollama_in){.chat = true};
-    if (read_keep_alive(body, &out->unload, e) != 0)
+    if (gs_ollama_keep_alive(body, &out->unload, e) != 0)
         return e->code;
     if (!messages || json_is_null(messages) ||
         (json_is_array(messages) && json_array_size(messages) == 0))
@@ -319,7 +319,8 @@ int gs_ollama_generate_in(const json_t *body, const char *model, gs_ollama_in *o
                           gs_api_error *e) {
     bool raw = false;
     *out = (gs_ollama_in){0};
-    if (read_keep_alive(body, &out->unload, e) != 0 || check_generate(body, model, &raw, e) != 0)
+    if (gs_ollama_keep_alive(body, &out->unload, e) != 0 ||
+        check_generate(body, model, &raw, e) != 0)
         return e->code;
     if (!has_text(body, "prompt") && !has_text(body, "suffix"))
         return 0;

@@ -149,9 +149,18 @@ static void put_template(gs_jsonw *w, const gs_api *a) {
     gs_buf_deinit(&text);
 }
 
-static void put_capabilities(gs_jsonw *w, const gs_served_model *m) {
+static void put_capabilities(gs_jsonw *w, const gs_api *a) {
+    const gs_served_model *m = a->cfg.model;
+    gs_backend_info info;
+    gs_engine_info(a->engine, &info);
     gs_jsonw_key(w, "capabilities");
     gs_jsonw_arr(w);
+    if (info.pooling != GS_POOLING_NONE && info.pooling != GS_POOLING_RANK)
+        gs_jsonw_str(w, "embedding");
+    if (info.whole_prompts) {
+        gs_jsonw_end_arr(w);
+        return;
+    }
     gs_jsonw_str(w, "completion");
     if (gs_model_takes_tools(m))
         gs_jsonw_str(w, "tools");
@@ -176,7 +185,7 @@ static void show(gs_api *a, gs_buf *out) {
     put_details(&w, &m->facts);
     gs_jsonw_key(&w, "model_info");
     gs_jsonw_raw(&w, info, strlen(info));
-    put_capabilities(&w, m);
+    put_capabilities(&w, a);
     key_time(&w, "modified_at", m->created_s);
     gs_jsonw_end_obj(&w);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/api_impl.h"
+#include "api/embed.h"
 #include "api/messages.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -370,6 +371,8 @@ static int over_num_ctx(gs_req *r, int32_t i) {
 }
 
 int gs_req_prepare(gs_req *r) {
+    if (r->dialect->embeds)
+        return gs_embed_prepare(r);
     int rc = r->p.chat ? prepare_chat(r) : prepare_completion(r);
     for (int32_t i = 0; rc == 0 && i < r->n_prompts; i++) {
         if (r->prompts[i].len == 0)

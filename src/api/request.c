@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/api_impl.h"
+#include "api/embed.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -180,9 +181,13 @@ static void sign_of_life(gs_req *r, int64_t now_ns) {
     }
 }
 
+static void send_texts(gs_req *r);
+
 void gs_req_tick(gs_req *r, int64_t now_ns) {
     r->in_event = true;
     sign_of_life(r, now_ns);
+    if (r->dialect->embeds && r->state == GS_REQ_RUNNING)
+        send_texts(r);
     r->in_event = false;
     maybe_free(r);
 }
@@ -291,6 +296,17 @@ static void oom(gs_req *r) {
     gs_req_fail(r, &e);
 }
 
+static void describe_seq(gs_req *r, int32_t choice, gs_seq *q) {
+    q->desc.cls = r->cls;
+    q->desc.class_fixed = r->class_fixed;
+    q->desc.person = r->person;
+    q->has_limits = r->has_limits;
+    q->limits = r->limits;
+    q->desc.arrival_ns = r->began_ns;
+    q->owner = &r->choices[choice];
+    q->index = choice;
+}
+
 static gs_seq *make_seq(gs_req *r, int32_t choice) {
     const gs_ids *prompt = &r->prompts[choice / r->p.n];
     gs_backend_info info;
@@ -312,19 +328,12 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
     size_t n_eog;
     q->sampler.eog = gs_tok_eog(r->api->cfg.model->tokenizer, &n_eog);
     q->sampler.n_eog = (int32_t)n_eog;
-    q->desc.cls = r->cls;
-    q->desc.class_fixed = r->class_fixed;
-    q->desc.person = r->person;
-    q->has_limits = r->has_limits;
-    q->limits = r->limits;
+    describe_seq(r, choice, q);
     q->desc.cache_scope = r->cache_scope;
-    q->desc.arrival_ns = r->began_ns;
     if (r->guides) {
         q->guide = r->guides[choice];
         r->guides[choice] = NULL;
     }
-    q->owner = &r->choices[choice];
-    q->index = choice;
     return q;
 }
 
@@ -355,6 +364,8 @@ static bool make_choices(gs_req *r) {
         gs_choice *c = &r->choices[i];
         c->req = r;
         c->index = i;
+        if (r->dialect->embeds)
+            continue; /* send_texts makes the sequence */
         gs_stop_init(&c->stop, &r->p.stop);
         gs_outparse_init(&c->parse, &parse, choice_part, c);
         if (r->p.chat)
@@ -366,6 +377,26 @@ static bool make_choices(gs_req *r) {
             return false;
     }
     return true;
+}
+
+/* Keeps so many of a request's texts with the engine, in order. */
+static void send_texts(gs_req *r) {
+    gs_backend_info info;
+    gs_engine_info(r->api->engine, &info);
+    for (; r->n_sent < r->n_choices && r->n_out < GS_EMBED_AT_ONCE; r->n_sent++) {
+        gs_choice *c = &r->choices[r->n_sent];
+        const gs_ids *ids = &r->prompts[r->n_sent];
+        if (c->seq || c->finished)
+            continue;
+        c->seq = gs_seq_create_embedding(ids->data, (int32_t)ids->len, info.n_embd);
+        if (!c->seq) {
+            oom(r);
+            return;
+        }
+        describe_seq(r, c->index, c->seq);
+        r->n_out++;
+        gs_engine_submit(r->api->engine, c->seq);
+    }
 }
 
 static void submit(gs_req *r) {
@@ -380,6 +411,10 @@ static void submit(gs_req *r) {
     }
     r->state = GS_REQ_SUBMITTED;
     r->submitted_ns = gs_now_ns();
+    if (r->dialect->embeds) {
+        send_texts(r);
+        return;
+    }
     for (int32_t i = 0; i < r->n_choices; i++) {
         r->n_out++;
         gs_engine_submit(r->api->engine, r->choices[i].seq);
@@ -395,7 +430,7 @@ static void prepared(gs_req *r, int rc) {
     }
     if (rc != 0) {
         gs_req_fail(r, &r->error);
-    } else if (r->dialect->prompt_only) {
+    } else if (r->dialect->prompt_only || r->n_prompts == 0) {
         finish_answer(r);
         maybe_free(r);
     } else {
@@ -474,6 +509,17 @@ static int32_t context_of(const gs_req *r) {
     return capped ? r->p.num_ctx : info.max_context;
 }
 
+static int check_generates(gs_req *r) {
+    gs_backend_info info;
+    gs_engine_info(r->api->engine, &info);
+    if (!info.whole_prompts)
+        return 0;
+    return gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "model",
+                       "The model '%.80s' is an encoder: it makes vectors of texts and answers "
+                       "nothing.",
+                       r->model);
+}
+
 static int read_params(gs_req *r, bool chat) {
     const gs_served_model *m = r->api->cfg.model;
     const char *asked = json_string_value(json_object_get(r->body, "model"));
@@ -482,6 +528,10 @@ static int read_params(gs_req *r, bool chat) {
         r->model = gs_api_find_name(r->api, asked ? asked : "", &r->alias);
     if (rc == 0 && asked)
         snprintf(r->asked_model, sizeof(r->asked_model), "%s", asked);
+    if (rc == 0 && r->dialect->embeds)
+        return gs_embed_read(r);
+    if (rc == 0)
+        rc = check_generates(r);
     if (rc == 0)
         rc = gs_gen_params_read(r->body, chat, gs_tok_n_vocab(m->tokenizer), &r->p, &r->error);
     if (rc == 0 && r->dialect->read)
@@ -532,8 +582,9 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
         return;
     }
     gs_req_classify(r);
-    r->prompts = gs_calloc((size_t)r->n_prompts, sizeof(*r->prompts));
-    r->echo_text = gs_calloc((size_t)r->n_prompts, sizeof(*r->echo_text));
+    const size_t room = r->n_prompts > 0 ? (size_t)r->n_prompts : 1;
+    r->prompts = gs_calloc(room, sizeof(*r->prompts));
+    r->echo_text = gs_calloc(room, sizeof(*r->echo_text));
     if (!r->prompts || !r->echo_text) {
         oom(r);
         return;
@@ -710,11 +761,27 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
     }
 }
 
-static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
-    if (end->explain.id != 0) { /* it had been admitted */
-        c->story = end->explain;
+/* Of a request with many texts the first ones stand for all. */
+#define STORIES 4
+
+static void keep_story(gs_req *r, gs_choice *c, const gs_seq_end *end) {
+    if (end->explain.id == 0) /* it had not been admitted */
+        return;
+    c->story = end->explain;
+    if (!r->dialect->embeds || c->index < STORIES)
         gs_api_remember(r->api, r, c->index, &end->explain);
-    }
+}
+
+static void failed(gs_req *r, gs_choice *c, int code) {
+    gs_api_error e;
+    gs_api_fail(&e, code ? code : GS_ERR_INTERNAL, NULL, "%s",
+                gs_err_text(code ? code : GS_ERR_INTERNAL));
+    c->finished = true;
+    gs_req_fail(r, &e);
+}
+
+static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
+    keep_story(r, c, end);
     gs_seq_free(c->seq);
     c->seq = NULL;
     r->n_out--;
@@ -723,11 +790,7 @@ static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     if (r->state == GS_REQ_DONE || c->finished)
         return;
     if (end->reason == GS_END_ERROR) {
-        gs_api_error e;
-        gs_api_fail(&e, end->err ? end->err : GS_ERR_INTERNAL, NULL, "%s",
-                    gs_err_text(end->err ? end->err : GS_ERR_INTERNAL));
-        c->finished = true;
-        gs_req_fail(r, &e);
+        failed(r, c, end->err);
         return;
     }
     if (c->stopped) {
@@ -745,9 +808,71 @@ static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     choice_finished(r, c, end->reason == GS_END_LENGTH ? "length" : "stop");
 }
 
+/* ---- Vectors: many sequences, a part of them with the engine ------------------------------- */
+
+/* The first text that is admitted decides that there is an answer. */
+static void text_admitted(gs_req *r, gs_choice *c, const gs_admission *adm) {
+    admitted(r, c, adm);
+    if (r->state != GS_REQ_SUBMITTED)
+        return;
+    r->state = GS_REQ_RUNNING;
+    add_headers(r);
+}
+
+/* Where others of it were taken, a full queue means later. */
+static void text_rejected(gs_req *r, gs_choice *c, const gs_admission *adm) {
+    gs_seq_free(c->seq);
+    c->seq = NULL;
+    r->n_out--;
+    if (r->state == GS_REQ_RUNNING && adm->code == GS_ERR_OVERLOADED) {
+        if (c->index < r->n_sent)
+            r->n_sent = c->index;
+        return;
+    }
+    rejected(r, c, adm);
+    gs_req_fail(r, &r->error);
+}
+
+static void text_ended(gs_req *r, gs_choice *c, const gs_seq_end *end) {
+    gs_backend_info info;
+    gs_engine_info(r->api->engine, &info);
+    keep_story(r, c, end);
+    const bool wanted = r->state != GS_REQ_DONE;
+    int rc = 0;
+    if (wanted)
+        rc = end->reason == GS_END_DONE ? gs_embed_take(r, c, c->seq->embedding, info.n_embd)
+             : end->err                 ? end->err
+                                        : GS_ERR_INTERNAL;
+    gs_seq_free(c->seq);
+    c->seq = NULL;
+    r->n_out--;
+    if (rc != 0) {
+        failed(r, c, rc);
+    } else if (wanted) {
+        choice_finished(r, c, "stop");
+        if (r->state == GS_REQ_RUNNING)
+            send_texts(r);
+    }
+}
+
+static void text_event(gs_req *r, gs_choice *c, const gs_event *ev) {
+    if (ev->kind == GS_EVENT_ADMITTED)
+        text_admitted(r, c, &ev->u.admission);
+    else if (ev->kind == GS_EVENT_REJECTED)
+        text_rejected(r, c, &ev->u.admission);
+    else if (ev->kind == GS_EVENT_END)
+        text_ended(r, c, &ev->u.end);
+}
+
 void gs_req_event(gs_req *r, const gs_event *ev) {
     gs_choice *c = ev->seq->owner;
     r->in_event = true;
+    if (r->dialect->embeds) {
+        text_event(r, c, ev);
+        r->in_event = false;
+        maybe_free(r);
+        return;
+    }
     switch (ev->kind) {
     case GS_EVENT_ADMITTED:
         admitted(r, c, &ev->u.admission);

@@ -57,7 +57,18 @@ typedef struct gs_choice {
     bool stopped;              /* a stop string came; with timings its end waits for the engine's */
     gs_explain story;          /* once the engine has ended it; id 0: not yet */
     const char *finish_reason; /* static: "stop", "length", "tool_calls" */
+    float score;               /* of rerank */
 } gs_choice;
+
+typedef struct gs_embed_form gs_embed_form; /* embed.h */
+/* Of requests for vectors and scores (embed_in.c). */
+typedef struct gs_embed_params {
+    int32_t dimensions; /* 0: all */
+    int32_t top_n;      /* 0: all */
+    int32_t num_ctx;    /* cap of each text in tokens; 0: what the model takes */
+    bool base64, truncate, return_documents;
+    char user[128];
+} gs_embed_params;
 
 /* How a dialect words its answers; one static table each (openai.c). */
 typedef struct gs_dialect {
@@ -74,9 +85,10 @@ typedef struct gs_dialect {
     void (*whole)(gs_req *r, gs_buf *out);
     /* Fields beyond OpenAI's, read after those into p. 0 or e->code. NULL: none. */
     int (*read)(const json_t *body, gs_gen_params *p, gs_api_error *e);
-    const char *alive;      /* sign of life of a waiting stream */
-    int64_t alive_after_ns; /* of silence */
-    bool prompt_only;       /* answered by whole from the prompt alone; there are no choices */
+    const char *alive;           /* sign of life of a waiting stream */
+    int64_t alive_after_ns;      /* of silence */
+    bool prompt_only;            /* answered by whole from the prompt alone; there are no choices */
+    const gs_embed_form *embeds; /* answers are vectors or scores: each choice is a text's */
 } gs_dialect;
 
 /* A stretch of an answer in dialects that number such stretches (blocks.h). */
@@ -113,6 +125,7 @@ struct gs_req {
     json_t *note; /* what the dialect keeps of the body, or NULL */
     gs_blocks blocks;
     gs_gen_params p;
+    gs_embed_params e;           /* with dialect->embeds, in place of most of p */
     gs_class cls;                /* asked for; once admitted, given */
     bool class_fixed;            /* asked for by the client */
     const char *model;           /* the name it was asked for by, as it is served */
@@ -136,9 +149,10 @@ struct gs_req {
     /* choices */
     gs_choice *choices;                              /* [n_choices] */
     int32_t n_choices, n_decided, n_finished, n_out; /* n_out: sequences with the engine */
-    int32_t n_ahead;                                 /* sequences that waited when it came */
-    int64_t predicted_ttft_ns;                       /* -1: no estimate */
-    int32_t n_found; /* prompt tokens in the prefix cache when it came */
+    int32_t n_sent;            /* embeds: the choices before it have been with the engine */
+    int32_t n_ahead;           /* sequences that waited when it came */
+    int64_t predicted_ttft_ns; /* -1: no estimate */
+    int32_t n_found;           /* prompt tokens in the prefix cache when it came */
     bool late;
     int32_t n_cached; /* of the first choice of each prompt, summed */
     bool headers_sent, in_event;

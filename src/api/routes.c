@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "api/api_impl.h"
+#include "api/embed.h"
 #include "api/route.h"
 #include "api/sched_metrics.h"
 #include "base/clock.h"
@@ -503,12 +504,10 @@ static const gs_api_part openai_part = {"openai", "OpenAI's dialect.", openai_ro
                                         gs_schemas_openai};
 
 /* A row here makes a part's routes known. */
-static const gs_api_part *const parts[] = {&own_part,
-                                           &openai_part,
-                                           &gs_api_part_ollama,
-                                           &gs_api_part_anthropic,
-                                           &gs_api_part_responses,
-                                           &gs_scheduling_part};
+static const gs_api_part *const parts[] = {
+    &own_part,           &openai_part,           &gs_api_part_embeddings,
+    &gs_api_part_ollama, &gs_api_part_anthropic, &gs_api_part_responses,
+    &gs_scheduling_part};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {

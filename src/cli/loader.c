@@ -107,6 +107,7 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
         .prefill_token_ns = c->fake_prefill_us * GS_NS_PER_US,
         .n_layers = c->fake_layers,
         .n_embd = c->fake_embd,
+        .rank = c->fake_rank,
         .whole_prompts = c->fake_whole_prompts,
         .first_token = c->fake_first_token,
         .n_tokens = c->fake_n_tokens,

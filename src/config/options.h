@@ -222,6 +222,8 @@
     "Layers of the fake model: background steps can give way between them.")                       \
   X(fake, embd, INT, NULL, "16", 0, 4096, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,               \
     "Numbers of an embedding. 0: makes none.")                                                     \
+  X(fake, rank, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,              \
+    "Scores texts, as rerankers do, instead of embedding them.")                                   \
   X(fake, whole_prompts, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,     \
     "An encoder: prompts are computed in one step, and nothing is generated.")                     \
   X(fake, vocab, INT, NULL, "512", 288, 1048576, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,       \

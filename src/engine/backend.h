@@ -108,6 +108,7 @@ typedef struct gs_fake_config {
     int64_t prefill_token_ns;      /* per prompt token */
     int32_t n_layers;              /* a step can give way between them; 0 counts as 1 */
     int32_t n_embd;                /* of its vectors, mean pooling; 0: makes none */
+    bool rank;                     /* one made-up score in place of a vector; n_embd > 0 */
     bool whole_prompts;            /* as an encoder: asserts that no prompt is cut */
     int32_t first_token, n_tokens; /* generated ids lie in [first, first + n) */
     int32_t eos_token;             /* -1: never generated */

@@ -44,8 +44,10 @@ static void fake_info(const gs_backend *b, gs_backend_info *out) {
         .n_kv_blocks = f->cfg.n_kv_blocks,
         .block_tokens = f->cfg.block_tokens,
         .kv_bytes = (size_t)f->cfg.n_kv_blocks * (size_t)f->cfg.block_tokens * sizeof(int32_t),
-        .n_embd = f->cfg.n_embd,
-        .pooling = f->cfg.n_embd > 0 ? GS_POOLING_MEAN : GS_POOLING_NONE,
+        .n_embd = f->cfg.rank ? 1 : f->cfg.n_embd,
+        .pooling = f->cfg.n_embd == 0 ? GS_POOLING_NONE
+                   : f->cfg.rank      ? GS_POOLING_RANK
+                                      : GS_POOLING_MEAN,
         .whole_prompts = f->cfg.whole_prompts,
     };
 }
@@ -152,7 +154,10 @@ static void fake_embed(const fake *f, const gs_batch_item *it) {
             h ^= h >> 27;
             row[i] = (float)(int32_t)(uint32_t)h / 2147483648.0f;
         }
-        gs_embed_add(GS_POOLING_MEAN, it->embedding, f->cfg.n_embd, row, p, 1, it->n_prompt);
+        if (f->cfg.rank)
+            it->embedding[0] += row[0];
+        else
+            gs_embed_add(GS_POOLING_MEAN, it->embedding, f->cfg.n_embd, row, p, 1, it->n_prompt);
     }
 }
 
