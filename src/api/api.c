@@ -97,6 +97,11 @@ static void on_tick(uv_timer_t *h) {
     gs_api *a = h->data;
     int64_t now_ns = gs_now_ns();
     gs_api_keys_refresh(a);
+    if (a->engine) {
+        gs_engine_stats s;
+        gs_engine_get_stats(a->engine, &s);
+        gs_metrics_tick(a->metrics, &s, now_ns);
+    }
     /* A request's tick may free that request, never another one. */
     for (gs_req *r = a->live, *next; r; r = next) {
         next = r->next;
@@ -110,7 +115,8 @@ static void on_gone(void *user, gs_http_request *rq) {
     gs_req *r = gs_http_user(rq);
     if (r)
         gs_req_gone(r);
-    else if (!gs_api_job_gone(user, rq) && !gs_api_query_gone(user, rq))
+    else if (!gs_api_job_gone(user, rq) && !gs_api_query_gone(user, rq) &&
+             !gs_live_gone(((gs_api *)user)->viewers, rq))
         gs_http_end(rq);
 }
 
@@ -130,6 +136,14 @@ static void open_store(gs_api *a, gs_api **api) {
         a->cfg.state_reason = "out of memory";
 }
 
+static void free_parts(gs_api *a) {
+    gs_live_free(a->viewers);
+    gs_free(a->metrics);
+    gs_free(a->past);
+    gs_keys_deinit(&a->keys.all);
+    gs_free(a);
+}
+
 int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc, gs_api **out,
                   char *err, size_t errlen) {
     gs_api *a = gs_calloc(1, sizeof(*a));
@@ -137,18 +151,22 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     a->cfg = *cfg;
     a->loop = loop;
+    a->started_ms = gs_wall_ms();
     a->past = gs_calloc(GS_API_PAST, sizeof(*a->past));
-    int rc = a->past ? gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt)) : GS_ERR_NOMEM;
+    a->metrics = gs_calloc(1, sizeof(*a->metrics));
+    int rc = a->past && a->metrics ? gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt))
+                                   : GS_ERR_NOMEM;
+    if (rc == 0)
+        rc = gs_live_create(a);
     if (rc != 0) {
-        gs_free(a->past);
-        gs_free(a);
+        free_parts(a);
         return gs_fail(err, errlen, rc,
                        rc == GS_ERR_NOMEM ? "out of memory" : "no random numbers to be had");
     }
+    gs_metrics_init(a->metrics, cfg->metrics_persons, gs_now_ns());
     rc = gs_api_keys_open(a, err, errlen);
     if (rc != 0) {
-        gs_free(a->past);
-        gs_free(a);
+        free_parts(a);
         return rc;
     }
     hc->on_request = gs_api_on_request;
@@ -157,9 +175,7 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     hc->user = a;
     rc = gs_http_server_create(loop, hc, &a->http, err, errlen);
     if (rc != 0) {
-        gs_free(a->past);
-        gs_keys_deinit(&a->keys.all);
-        gs_free(a);
+        free_parts(a);
         return rc;
     }
     uv_async_init(loop, &a->wake, on_wake);
@@ -167,6 +183,7 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     uv_timer_init(loop, &a->tick);
     a->tick.data = a;
     uv_timer_start(&a->tick, on_tick, TICK_MS, TICK_MS);
+    gs_live_begin(a->viewers);
     *out = a;
     open_store(a, out);
     return 0;
@@ -199,6 +216,7 @@ static void tick_closed(uv_handle_t *h) {
 static void http_closed(void *arg) {
     gs_api *a = arg;
     uv_unref((uv_handle_t *)&a->wake);
+    gs_live_close(a->viewers);
     uv_close((uv_handle_t *)&a->tick, tick_closed);
 }
 
@@ -232,6 +250,7 @@ void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg
     a->done = done;
     a->done_arg = arg;
     a->drain_until_ns = gs_now_ns() + deadline_ms * GS_NS_PER_MS;
+    gs_live_drain(a->viewers);
     gs_http_server_drain(a->http);
     uv_timer_start(&a->tick, on_tick, DRAIN_TICK_MS, DRAIN_TICK_MS);
     gs_info("api", "draining requests=%d", a->n_live);
@@ -251,7 +270,5 @@ void gs_api_free(gs_api *a) {
     uv_close((uv_handle_t *)&a->wake, wake_closed);
     while (!closed)
         uv_run(a->loop, UV_RUN_NOWAIT);
-    gs_free(a->past);
-    gs_keys_deinit(&a->keys.all);
-    gs_free(a);
+    free_parts(a);
 }

@@ -54,6 +54,7 @@ typedef struct gs_api_config {
     int n_allowed_hosts;
     const char *const *allowed_origins;
     int n_allowed_origins;
+    int metrics_persons;   /* with labels of their own; 0: no label `person` */
     int max_live_requests; /* beyond: 503 before anything is parsed */
     gs_config *config;     /* for /v1/config: read and changed by this thread; NULL: no such path */
     const char *state_folder; /* of the store; NULL: none, and state_reason says why */

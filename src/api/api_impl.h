@@ -5,6 +5,7 @@
 #include "api/api.h"
 #include "api/keys.h"
 #include "api/request.h"
+#include "metrics/metrics.h"
 #include "store/store.h"
 
 /* Bodies above this are rendered and tokenised on a worker thread: some milliseconds of work. */
@@ -43,6 +44,7 @@ typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_b
                               gs_api_error *e);
 typedef struct gs_api_job gs_api_job;     /* routes.c */
 typedef struct gs_api_query gs_api_query; /* scheduling.c */
+typedef struct gs_live gs_live;           /* live.c */
 
 /* Stories of sequences that have ended, newest last, for /v1/requests/{id}. */
 #define GS_API_PAST 512
@@ -68,6 +70,9 @@ struct gs_api {
     gs_api_job *jobs;      /* list of those on worker threads */
     gs_api_query *queries; /* list of those that wait for the engine's answer */
     int n_live;            /* of all three */
+    gs_metrics *metrics;   /* of the model */
+    gs_live *viewers;      /* live.c: who looks on */
+    int64_t started_ms;    /* wall clock */
     gs_past *past;         /* [GS_API_PAST] ring */
     uint64_t n_past;       /* ever */
     uint64_t scope_salt;   /* per start: cache scopes can't be guessed from names */
@@ -118,7 +123,20 @@ void gs_api_on_request(void *user, gs_http_request *rq);
 /* The client of a job is gone. False: rq is not a job's. */
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq);
 
+/* live.c: GET /v1/live */
+int gs_live_create(gs_api *a);  /* GS_ERR_NOMEM */
+void gs_live_begin(gs_live *v); /* its timer; to be closed before it is freed */
+void gs_live_drain(gs_live *v); /* lets the viewers go, takes no more */
+void gs_live_close(gs_live *v);
+void gs_live_free(gs_live *v);
+/* The engine has answered with the state. */
+void gs_live_answered(gs_live *v, gs_query *q);
+/* A viewer is gone. False: rq is none. */
+bool gs_live_gone(gs_live *v, gs_http_request *rq);
+
 /* scheduling.c */
+/* The request that a living sequence belongs to, and the choice; NULL: none any more. */
+const gs_req *gs_api_find_seq(const gs_api *a, gs_seq_id id, int32_t *index);
 /* The engine has answered a question. */
 void gs_api_answered(gs_api *a, gs_query *q);
 /* The client of a question is gone. False: rq is not a question's. */

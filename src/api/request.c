@@ -81,7 +81,14 @@ static void release_http(gs_req *r) {
         gs_http_end(rq);
 }
 
+/* Once for each request, when its answer is decided. */
+static void count_answer(const gs_req *r, int status) {
+    gs_metrics_answered(r->api->metrics, r->cls, status);
+}
+
 void gs_req_gone(gs_req *r) {
+    if (r->state != GS_REQ_DONE)
+        count_answer(r, 499);
     r->state = GS_REQ_DONE;
     cancel_all(r);
     release_http(r);
@@ -103,6 +110,7 @@ static void begin_headers(gs_req *r, const char *type) {
 void gs_req_fail(gs_req *r, const gs_api_error *e) {
     if (r->state == GS_REQ_DONE)
         return;
+    count_answer(r, e->status ? e->status : gs_err_http(e->code));
     r->state = GS_REQ_DONE;
     cancel_all(r);
     if (r->rq && !r->headers_sent) {
@@ -124,6 +132,8 @@ void gs_req_fail(gs_req *r, const gs_api_error *e) {
 
 void gs_req_cut(gs_req *r) {
     gs_http_request *rq = r->rq;
+    if (r->state != GS_REQ_DONE)
+        count_answer(r, 503);
     r->state = GS_REQ_DONE;
     r->rq = NULL;
     cancel_all(r);
@@ -141,6 +151,7 @@ void gs_req_write(gs_req *r) {
 }
 
 static void finish_answer(gs_req *r) {
+    count_answer(r, 200);
     r->state = GS_REQ_DONE;
     if (r->rq && r->p.stream) {
         r->dialect->stream_end(r);
@@ -582,6 +593,8 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
         return;
     }
     gs_req_classify(r);
+    if (r->has_limits && r->person < GS_ENGINE_PERSONS)
+        a->metrics->weight[r->person] = r->limits.weight;
     const size_t room = r->n_prompts > 0 ? (size_t)r->n_prompts : 1;
     r->prompts = gs_calloc(room, sizeof(*r->prompts));
     r->echo_text = gs_calloc(room, sizeof(*r->echo_text));
@@ -735,9 +748,21 @@ static int show_token(gs_req *r, gs_choice *c, int32_t token) {
     return rc;
 }
 
+static void count_token(const gs_req *r, gs_choice *c, int64_t now_ns) {
+    gs_metrics *m = r->api->metrics;
+    if (c->n_output == 0)
+        gs_metrics_first_token(m, r->person, r->cls, now_ns - r->began_ns);
+    else if (c->last_token_ns > 0)
+        gs_metrics_next_token(m, r->person, r->cls, now_ns - c->last_token_ns);
+    c->last_token_ns = now_ns;
+}
+
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
+    if (r->state == GS_REQ_DONE && !c->finished)
+        r->api->metrics->wasted_tokens++;
     if (r->state == GS_REQ_DONE || c->finished || c->stopped)
         return;
+    count_token(r, c, ev->time_ns);
     if (c->n_output++ == 0 && c->index % r->p.n == 0)
         r->n_cached += ev->u.token.n_cached;
     if (r->first_token_ns == 0)
@@ -761,12 +786,23 @@ static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
     }
 }
 
+/* A stop string that came, or enough of an answer, is a cancel to the engine. */
+static gs_finish finish_of(const gs_choice *c, const gs_seq_end *end) {
+    static const gs_finish of[] = {[GS_END_STOP] = GS_FINISH_STOP,
+                                   [GS_END_LENGTH] = GS_FINISH_LENGTH,
+                                   [GS_END_DONE] = GS_FINISH_DONE,
+                                   [GS_END_CANCELLED] = GS_FINISH_ABORT,
+                                   [GS_END_ERROR] = GS_FINISH_ERROR};
+    return c->stop.matched && end->reason == GS_END_CANCELLED ? GS_FINISH_STOP : of[end->reason];
+}
+
 /* Of a request with many texts the first ones stand for all. */
 #define STORIES 4
 
 static void keep_story(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     if (end->explain.id == 0) /* it had not been admitted */
         return;
+    gs_metrics_ended(r->api->metrics, finish_of(c, end), &end->explain);
     c->story = end->explain;
     if (!r->dialect->embeds || c->index < STORIES)
         gs_api_remember(r->api, r, c->index, &end->explain);

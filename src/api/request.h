@@ -53,6 +53,7 @@ typedef struct gs_choice {
     int32_t n_logprobs, cap_logprobs;
     int32_t logprob_offset; /* characters before the delta (completions' text_offset) */
     int32_t n_output;
+    int64_t last_token_ns; /* 0: none, or the gap to the next one does not count */
     bool admitted, finished;
     bool stopped;              /* a stop string came; with timings its end waits for the engine's */
     gs_explain story;          /* once the engine has ended it; id 0: not yet */

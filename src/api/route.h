@@ -56,6 +56,7 @@ extern const gs_schema gs_schemas_own[], gs_schemas_openai[]; /* schemas.c */
 extern const gs_api_part gs_api_part_ollama, gs_api_part_anthropic, gs_api_part_responses;
 
 extern const gs_api_part gs_scheduling_part; /* scheduling.c */
+extern const gs_api_part gs_live_part;       /* live.c */
 
 /* The value of the last "{name}" of a path that matched pattern, into out. */
 void gs_route_param(const char *pattern, const char *path, char *out, size_t n);

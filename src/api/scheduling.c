@@ -138,11 +138,8 @@ static void get_queue(gs_api *a, gs_http_request *rq, json_t *body) {
         query_ask(x);
 }
 
-/* The asker's own request that this sequence belongs to, and the choice. */
-static const gs_req *own_request(const gs_api_query *x, gs_seq_id id, int32_t *index) {
-    for (const gs_req *r = x->api->live; r; r = r->next) {
-        if (!is_own(x, r->person, r->cache_scope))
-            continue;
+const gs_req *gs_api_find_seq(const gs_api *a, gs_seq_id id, int32_t *index) {
+    for (const gs_req *r = a->live; r; r = r->next) {
         for (int32_t i = 0; i < r->n_choices; i++) {
             const gs_choice *c = &r->choices[i];
             if (c->admitted && c->seq && c->seq->desc.id == id) {
@@ -152,6 +149,12 @@ static const gs_req *own_request(const gs_api_query *x, gs_seq_id id, int32_t *i
         }
     }
     return NULL;
+}
+
+/* The asker's own request that this sequence belongs to, and the choice. */
+static const gs_req *own_request(const gs_api_query *x, gs_seq_id id, int32_t *index) {
+    const gs_req *r = gs_api_find_seq(x->api, id, index);
+    return r && is_own(x, r->person, r->cache_scope) ? r : NULL;
 }
 
 typedef struct others {
@@ -354,6 +357,10 @@ static void patch_config(gs_api *a, gs_http_request *rq, json_t *body) {
 /* ---- Answers ------------------------------------------------------------------------------- */
 
 void gs_api_answered(gs_api *a, gs_query *q) {
+    if (q->kind == GS_QUERY_STATE) {
+        gs_live_answered(a->viewers, q);
+        return;
+    }
     gs_api_query *x = q->owner;
     gs_buf out = {0};
     if (q->code != GS_OK) {

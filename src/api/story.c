@@ -41,12 +41,8 @@ static void write_company(gs_jsonw *w, const gs_explain *x) {
     gs_jsonw_end_obj(w);
 }
 
-void gs_story_write(gs_jsonw *w, const char *id, int32_t index, const gs_explain *x,
-                    int64_t now_ns) {
+void gs_story_members(gs_jsonw *w, int32_t index, const gs_explain *x, int64_t now_ns) {
     const int64_t end_ns = x->end_ns > 0 ? x->end_ns : now_ns;
-    gs_jsonw_obj(w);
-    if (id)
-        key_str(w, "id", id);
     key_int(w, "index", index);
     key_str(w, "state", x->end_ns > 0 ? "done" : x->running ? "running" : "waiting");
     key_str(w, "class", gs_class_name(x->cls));
@@ -82,5 +78,13 @@ void gs_story_write(gs_jsonw *w, const char *id, int32_t index, const gs_explain
     key_ms(w, "steps_predicted_ms", x->predicted_ns);
     key_ms(w, "steps_measured_ms", x->measured_ns);
     key_ms(w, "charged_ms", x->charged_ns);
+}
+
+void gs_story_write(gs_jsonw *w, const char *id, int32_t index, const gs_explain *x,
+                    int64_t now_ns) {
+    gs_jsonw_obj(w);
+    if (id)
+        key_str(w, "id", id);
+    gs_story_members(w, index, x, now_ns);
     gs_jsonw_end_obj(w);
 }

@@ -5,6 +5,8 @@
 #include "base/jsonw.h"
 #include "sched/explain.h"
 
+/* The members of an object that w has open. */
+void gs_story_members(gs_jsonw *w, int32_t index, const gs_explain *x, int64_t now_ns);
 /* One object; id may be NULL. now_ns: what living sequences' times count to. */
 void gs_story_write(gs_jsonw *w, const char *id, int32_t index, const gs_explain *x,
                     int64_t now_ns);

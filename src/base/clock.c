@@ -13,3 +13,9 @@ int64_t gs_wall_s(void) {
     clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec;
 }
+
+int64_t gs_wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / GS_NS_PER_MS;
+}

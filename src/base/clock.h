@@ -13,5 +13,6 @@
 
 int64_t gs_now_ns(void); /* CLOCK_MONOTONIC */
 int64_t gs_wall_s(void); /* seconds since 1970, UTC */
+int64_t gs_wall_ms(void);
 
 #endif

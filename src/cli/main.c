@@ -2,10 +2,9 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/version.h"
 #include "base/sys.h"
 #include "cli/cli.h"
-
-#define VERSION "0.1.0"
 
 // clang-format off
 static const gs_command commands[] = {
@@ -43,7 +42,7 @@ int gs_cli_config(gs_config *cfg, const gs_command *cmd, int argc, char **argv,
     if (rc != 0)
         return rc;
     if (cfg->want_version) {
-        printf("gamasot %s\n", VERSION);
+        printf("gamasot %s\n", GS_VERSION);
         return 1;
     }
     if (cfg->want_help) {
@@ -69,7 +68,7 @@ int main(int argc, char **argv) {
         return argc < 2 ? 2 : 0;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("gamasot %s\n", VERSION);
+        printf("gamasot %s\n", GS_VERSION);
         return 0;
     }
     const gs_command *cmd = gs_cli_command(argv[1]);

@@ -122,6 +122,7 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
                         .n_allowed_hosts = (int)c->server_allowed_hosts.n,
                         .allowed_origins = (const char *const *)c->server_allowed_origins.items,
                         .n_allowed_origins = (int)c->server_allowed_origins.n,
+                        .metrics_persons = c->metrics_persons,
                         .max_live_requests = MAX_LIVE_REQUESTS,
                         .config = &s->cfg,
                         .state_folder = s->state[0] ? s->state : NULL,

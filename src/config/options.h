@@ -29,6 +29,7 @@
     X(class_background, "The same for indexing, embeddings and batches.")                          \
     X(background, "When work that can wait may run, and how much of it.")                          \
     X(store, "Files and batch jobs, kept in a database of its own.")                               \
+    X(metrics, "What `/metrics` tells, see metrics.md.")                                           \
     X(log, "Log lines on standard error. Prompts and answers are never logged.")                   \
     X(fake, "The fake backend (`model.backend = fake`), which needs no model: for tests.")
 
@@ -210,6 +211,9 @@
     "Lines of one batch job.")                                                                     \
   X(store, keep_days, INT, NULL, "30", 1, 36500, NULL, GS_CONFIG_LIVE,                             \
     "Files and finished batch jobs are removed after this time.")                                  \
+  X(metrics, persons, INT, NULL, "16", 0, 16, NULL, GS_CONFIG_STARTUP,                             \
+    "Persons that have a label of their own in `/metrics` (which takes an admin's key to see); "   \
+    "the rest are one. 0: no label `person`.")                                                     \
   X(log, level, ENUM, "log-level", "info", 0, 0, "debug|info|warn|error", GS_CONFIG_LIVE,          \
     "Least level that is written.")                                                                \
   X(fake, step_ms, DURATION_MS, NULL, "1", 0, 60000, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \

@@ -89,6 +89,9 @@ void gs_http_add_header(gs_http_request *rq, const char *name, const char *value
 void gs_http_reply(gs_http_request *rq, int status, const char *content_type, const char *body,
                    size_t n);
 void gs_http_begin(gs_http_request *rq, int status, const char *content_type);
+/* Bytes of the answer that the client has not taken yet: who streams what can also be left out
+ * looks here first. */
+size_t gs_http_unsent(const gs_http_request *rq);
 /* Queues bytes of a begun answer; flushed at the end of the loop turn, so that several tokens of
  * one step leave in one write. */
 void gs_http_write(gs_http_request *rq, const char *data, size_t n);

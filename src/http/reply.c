@@ -228,6 +228,10 @@ void gs_http_begin(gs_http_request *rq, int status, const char *content_type) {
     gs_conn_mark_dirty(c);
 }
 
+size_t gs_http_unsent(const gs_http_request *rq) {
+    return rq->conn ? gs_conn_unsent(rq->conn) : 0;
+}
+
 void gs_http_write(gs_http_request *rq, const char *data, size_t n) {
     gs_http_conn *c = rq->conn;
     /* An empty chunk would end the body. */

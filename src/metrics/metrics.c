@@ -112,13 +112,16 @@ void gs_metrics_answered(gs_metrics *m, gs_class c, int status) {
     m->codes[i][c]++;
 }
 
-bool gs_metrics_tick(gs_metrics *m, int64_t now_ns) {
+bool gs_metrics_tick(gs_metrics *m, const gs_engine_stats *s, int64_t now_ns) {
     const int64_t minute = now_ns / MINUTE_NS;
     if (minute <= m->minute)
         return false;
     memcpy(m->last, m->minutes[m->minute % GS_METRICS_MINUTES], sizeof(m->last));
-    for (int64_t i = 1; i <= minute - m->minute && i <= GS_METRICS_MINUTES; i++)
-        memset(m->minutes[(m->minute + i) % GS_METRICS_MINUTES], 0, sizeof(m->minutes[0]));
+    for (int64_t i = 1; i <= minute - m->minute && i <= GS_METRICS_MINUTES; i++) {
+        const int64_t at = (m->minute + i) % GS_METRICS_MINUTES;
+        memset(m->minutes[at], 0, sizeof(m->minutes[0]));
+        memcpy(m->person_ns[at], s->person_ns, sizeof(m->person_ns[0]));
+    }
     m->minute = minute;
     return true;
 }
@@ -133,6 +136,24 @@ void gs_metrics_recent(const gs_metrics *m, gs_class c, gs_minute_class *out) {
         out->n_prompt += k->n_prompt;
         out->n_output += k->n_output;
     }
+}
+
+void gs_metrics_persons(const gs_metrics *m, const gs_engine_stats *s,
+                        int64_t out[GS_ENGINE_PERSONS]) {
+    const int64_t *then = m->person_ns[(m->minute + 1) % GS_METRICS_MINUTES];
+    for (int i = 0; i < GS_ENGINE_PERSONS; i++)
+        out[i] = s->person_ns[i] - then[i];
+}
+
+double gs_metrics_jain(const gs_metrics *m, const gs_engine_stats *s) {
+    int64_t ns[GS_ENGINE_PERSONS];
+    double x[GS_ENGINE_PERSONS];
+    int32_t n = 0;
+    gs_metrics_persons(m, s, ns);
+    for (int i = 0; i < GS_ENGINE_PERSONS; i++)
+        if (ns[i] > 0)
+            x[n++] = (double)ns[i] / (m->weight[i] > 0.0 ? m->weight[i] : 1.0);
+    return gs_jain(x, n);
 }
 
 double gs_jain(const double *x, int32_t n) {

@@ -11,9 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/engine.h"
 #include "metrics/hist.h"
-#include "sched/class.h"
-#include "sched/explain.h"
 
 /* Persons with a place of their own: place 0 is nobody in particular, the last one all others. */
 #define GS_METRICS_PLACES 18
@@ -82,6 +81,8 @@ typedef struct gs_metrics {
     gs_minute_class minutes[GS_METRICS_MINUTES][GS_CLASS_COUNT]; /* ring by minute */
     int64_t minute;                                              /* the current one */
     gs_minute_class last[GS_CLASS_COUNT];                        /* the one before it */
+    int64_t person_ns[GS_METRICS_MINUTES][GS_ENGINE_PERSONS];    /* as each minute began */
+    double weight[GS_ENGINE_PERSONS];                            /* 0: as common */
 } gs_metrics;
 
 extern const gs_hist_shape gs_hist_shapes[GS_HIST_COUNT];
@@ -97,7 +98,13 @@ void gs_metrics_next_token(gs_metrics *m, uint32_t person, gs_class c, int64_t n
 void gs_metrics_ended(gs_metrics *m, gs_finish how, const gs_explain *x);
 void gs_metrics_answered(gs_metrics *m, gs_class c, int status);
 /* Moves the ring of minutes on. True: a minute is over, and last is what it was. */
-bool gs_metrics_tick(gs_metrics *m, int64_t now_ns);
+bool gs_metrics_tick(gs_metrics *m, const gs_engine_stats *s, int64_t now_ns);
+/* Device time of each person in the last minutes. */
+void gs_metrics_persons(const gs_metrics *m, const gs_engine_stats *s,
+                        int64_t out[GS_ENGINE_PERSONS]);
+/* Jain's index over those who had any in the last minutes, by weight. Who asks for less than an
+ * equal part lowers it although nobody is treated unfairly. */
+double gs_metrics_jain(const gs_metrics *m, const gs_engine_stats *s);
 /* The last minutes of a class together. */
 void gs_metrics_recent(const gs_metrics *m, gs_class c, gs_minute_class *out);
 

@@ -1,0 +1,165 @@
+"""/v1/live: what happens now, for as many as look; each sees what is theirs to see."""
+
+import json
+import socket
+import time
+import unittest
+
+import harness
+from harness import wait_until
+
+SLOW = ("--fake.step_ms", 10)
+
+
+def body(prompt, n, **more):
+    return {"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, **more}
+
+
+class Viewer:
+    """The events of one connection, by name."""
+
+    def __init__(self, server, key=None):
+        self.connection = server.connect()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.connection.request("GET", "/v1/live", headers=headers)
+        self.response = self.connection.getresponse()
+        self.status, self.headers = self.response.status, self.response.headers
+        self.seen = {"hello": [], "steps": [], "state": []}
+
+    def one(self):
+        lines = []
+        while (line := self.response.readline()) != b"\n":
+            if not line:
+                raise EOFError
+            lines.append(line.decode().rstrip("\n"))
+        if len(lines) != 2 or not lines[0].startswith("event: ") or lines[1][:6] != "data: ":
+            raise AssertionError(f"no event: {lines!r}")
+        name, data = lines[0][7:], json.loads(lines[1][6:])
+        self.seen[name].append(data)
+        return name, data
+
+    def next(self, name, fits=lambda d: True):
+        while True:
+            got, data = self.one()
+            if got == name and fits(data):
+                return data
+
+    def close(self):
+        self.response.close()
+        self.connection.close()
+
+
+class Live(harness.SharedServer):
+    options = (*SLOW, "--engine.max_seqs", 4)
+
+    def view(self):
+        v = Viewer(self.server)
+        self.addCleanup(v.close)
+        self.assertEqual(v.status, 200)
+        self.assertEqual(v.headers["Content-Type"], "text/event-stream")
+        return v
+
+    def start(self, user, prompt, n, cls=None):
+        s = self.server.stream("/v1/completions", body(prompt, n, user=user),
+                               headers={"X-Gamasot-Class": cls} if cls else None)
+        self.addCleanup(s.close)
+        self.assertEqual(s.status, 200)
+        return s
+
+    def test_hello(self):
+        hello = self.view().next("hello")
+        self.assertTrue(hello["admin"])
+        self.assertEqual([c["name"] for c in hello["classes"]],
+                         ["voice", "chat", "completion", "document", "utility", "background"])
+        self.assertEqual(hello["classes"][0]["ttft_ms"], 700)
+        self.assertEqual(hello["phases"], ["prefill", "decode", "embed"])
+        self.assertGreater(hello["models"][0]["kv_blocks"], 0)
+        self.assertLess(abs(hello["server"]["now_ms"] / 1000 - time.time()), 100)
+
+    def test_steps_are_those_that_were_run(self):
+        self.server.wait_idle()
+        v = self.view()
+        v.next("hello")
+        before = self.server.metrics()
+        chat = self.start("ann", "1 two three 4", 30)
+        self.start("ben", "z" * 200, 12, "background")
+        self.assertEqual(len(list(chat.events())), 31)
+        self.server.wait_idle()
+        last = int(self.server.metrics()["steps_total"])
+        v.next("steps", lambda d: d["steps"] and d["steps"][-1]["n"] >= last)
+        steps = [s for d in v.seen["steps"] for s in d["steps"]]
+        self.assertEqual([s["n"] for s in steps],
+                         list(range(int(before["steps_total"]) + 1, last + 1)))
+        self.assertEqual(sum(d["lost"] for d in v.seen["steps"]), 0)
+        tokens = {}
+        for s in steps:
+            self.assertAlmostEqual(sum(p["ms"] for p in s["parts"]), s["ms"], delta=0.02)
+            self.assertGreaterEqual(s["ms"], 10)
+            for p in s["parts"]:
+                key = p["class"], p["phase"]
+                tokens[key] = tokens.get(key, 0) + p["tokens"]
+        self.assertEqual(tokens, {("chat", "prefill"): 13, ("chat", "decode"): 29,
+                                  ("background", "prefill"): 200, ("background", "decode"): 11})
+        self.assertTrue(any(s["limit_ms"] is not None for s in steps))
+
+    def test_state_names_who_runs_and_who_waits(self):
+        ann = [self.start("ann", f"ann's {i}", 2000) for i in range(3)]
+        self.start("ben", "ben's", 2000)
+        self.start("ben", "ben waits", 5)
+        v = self.view()
+        state = v.next("state", lambda d: len(d["running"]) == 4 and len(d["waiting"]) == 1)
+        self.assertEqual({r["id"] for r in state["running"] if r["person"] == "ann"},
+                         {s.headers["X-Request-Id"] for s in ann})
+        self.assertEqual(state["waiting"][0]["person"], "ben")
+        self.assertEqual(state["waiting"][0]["waiting_for"], "seats")
+        self.assertEqual(state["waiting"][0]["model"], v.seen["hello"][0]["models"][0]["name"])
+        chat = {c["name"]: c for c in state["classes"]}["chat"]
+        self.assertEqual((chat["running"], chat["waiting"]), (4, 1))
+        people = {p["name"]: p for p in state["people"]}
+        self.assertEqual((people["ann"]["running"], people["ben"]["waiting"]), (3, 1))
+        # The pool: every block once, and each sequence holds some.
+        kv, owners = state["kv"], state["kv_owners"]
+        blocks = {}
+        for owner, n in kv["runs"]:
+            blocks[owner] = blocks.get(owner, 0) + n
+        self.assertEqual(sum(blocks.values()), kv["blocks"])
+        of = {kind: sum(n for o, n in blocks.items() if owners[o]["kind"] == kind)
+              for kind in ("free", "cached", "pinned", "seq")}
+        self.assertEqual((of["free"], of["cached"], of["pinned"], of["seq"]),
+                         (kv["free"], kv["cached"], kv["pinned"], kv["held"]))
+        self.assertEqual({owners[o]["request"] for o in blocks if owners[o]["kind"] == "seq"},
+                         {r["id"] for r in state["running"]})
+        v.next("state", lambda d: d["throughput"]["decode_tps"] > 0)
+
+    def test_viewers_are_bounded_and_come_and_go(self):
+        views = [self.view() for _ in range(32)]
+        r = self.server.get("/v1/live")
+        self.assertEqual(r.status, 503)
+        for v in views:
+            v.next("state")
+        for v in views:
+            v.close()
+        wait_until("no connections", lambda: self.server.metrics()["http_connections"] <= 1)
+        self.view().next("state")
+
+    def test_a_viewer_that_does_not_read_costs_nothing(self):
+        rss = self.server.rss_anon_kb()
+        with socket.create_connection(("127.0.0.1", self.server.port)) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.sendall(b"GET /v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            chat = self.start("ann", "beside a sleeper", 300)
+            self.assertEqual(len(list(chat.events())), 301)
+        self.assertLess(self.server.rss_anon_kb(), rss + 4096)
+
+
+class Drain(unittest.TestCase):
+    def test_an_open_view_does_not_hold_up_the_end(self):
+        with harness.Server("--fake.step_ms", 5) as s:
+            v = Viewer(s)
+            v.next("state")
+            s.process.terminate()
+            with self.assertRaises(EOFError):
+                while True:
+                    v.one()
+            v.close()
+            self.assertEqual(s.process.wait(20), 0)
