@@ -66,20 +66,21 @@ LDFLAGS += $(SAN_FLAGS)
 LDLIBS += -luv -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
 
 # ---- Modules, top to bottom: a module includes only those above it (scripts/check-includes) -----
-MODULES := base config gguf kernels kv sched tokenizer model engine store metrics http api worker cli
+MODULES := base config gguf kernels kv sched load tokenizer model engine store metrics http api worker cli
 DEPS_base :=
 DEPS_config := base
 DEPS_gguf := base
 DEPS_kernels := base gguf
 DEPS_kv := base
 DEPS_sched := base kv
+DEPS_load := base kv sched
 DEPS_tokenizer := base gguf
 DEPS_model := base gguf kernels
 DEPS_engine := base gguf kernels kv sched tokenizer model
 DEPS_store := base
 DEPS_metrics := base gguf kernels kv sched tokenizer model engine
 DEPS_http := base
-DEPS_api := base config gguf kernels kv sched tokenizer model engine store metrics http
+DEPS_api := base config gguf kernels kv sched load tokenizer model engine store metrics http
 DEPS_worker := $(DEPS_api) api
 DEPS_cli := $(DEPS_worker) worker
 

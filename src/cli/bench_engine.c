@@ -247,7 +247,7 @@ static int bench_run(gs_config *cfg, const gs_config_flag *flags, char *err, siz
     return rc;
 }
 
-int gs_cmd_bench(int argc, char **argv) {
+int gs_bench_engine(int argc, char **argv) {
     gs_config_flag flags[N_FLAGS] = {
         [FLAG_ENGINE] = {"engine", NULL, "measure the backend alone (no server)", NULL},
         [FLAG_DECODE] = {"decode", "LIST", "numbers of streams (1,2,4,8,16,32)", NULL},

@@ -9,82 +9,63 @@
 #include "base/jsonw.h"
 #include "base/sys.h"
 #include "cli/cli.h"
-#include "cli/sim_input.h"
+#include "cli/args.h"
+#include "cli/device.h"
+#include "load/trace.h"
 #include "sched/policy.h"
 #include "sched/sim_rules.h"
 
 typedef struct sim_options {
     const char *trace, *device, *cost, *out, *policy, *print_device;
-    uint64_t seed;
-    double model_error;
+    double seed, model_error, speed;
     bool rules, check;
+    char label[256]; /* of the device */
 } sim_options;
 
 static const char usage_text[] =
     "usage: gamasot sim --trace FILE [options]\n"
     "       gamasot sim --rules [--seed N]\n"
     "\n"
-    "  --trace FILE         household trace (bench/family/trace.py writes them)\n"
-    "  --device NAME|FILE   machine to simulate: a file of bench/devices, or one of\n"
-    "                       %s\n"
-    "  --cost FILE          step times from a calibration instead of the device's\n"
-    "  --policy slo|fcfs    scheduling policy (default slo)\n"
-    "  --model-error X      the scheduler first believes X times the true step times\n"
-    "  --seed N             of the device's noise (default 1)\n"
-    "  --out FILE           write the result as JSON\n"
-    "  --check              check all invariants after every step (slow)\n"
-    "  --rules              what each scheduling rule is worth, as a table\n"
-    "  --print-device NAME  print a built-in device as a file\n";
+    "A trace of requests through the real scheduler, on a machine that is a model of step times.\n"
+    "Built-in machines: ";
 
-static void print_usage(FILE *f) {
-    char names[256] = "";
-    for (int i = 0; gs_sim_device_name(i); i++) {
-        const size_t n = strlen(names);
-        snprintf(names + n, sizeof names - n, "%s%s", i > 0 ? ", " : "", gs_sim_device_name(i));
-    }
-    fprintf(f, usage_text, names);
-}
-
-static bool parse_number(const char *s, double *out) {
-    char *rest;
-    *out = strtod(s, &rest);
-    return rest != s && *rest == 0;
-}
-
-/* 0: go on; 1: help; 2: wrong. */
 static int parse(int argc, char **argv, sim_options *o) {
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
-        double x = 0;
-        const char **text = strcmp(a, "--trace") == 0          ? &o->trace
-                            : strcmp(a, "--device") == 0       ? &o->device
-                            : strcmp(a, "--cost") == 0         ? &o->cost
-                            : strcmp(a, "--out") == 0          ? &o->out
-                            : strcmp(a, "--policy") == 0       ? &o->policy
-                            : strcmp(a, "--print-device") == 0 ? &o->print_device
-                                                               : NULL;
-        if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) {
-            return 1;
-        } else if (strcmp(a, "--rules") == 0) {
-            o->rules = true;
-        } else if (strcmp(a, "--check") == 0) {
-            o->check = true;
-        } else if (text && v) {
-            *text = v;
-            i++;
-        } else if (strcmp(a, "--seed") == 0 && v && parse_number(v, &x) && x >= 0 && x < 1e15) {
-            o->seed = (uint64_t)x;
-            i++;
-        } else if (strcmp(a, "--model-error") == 0 && v && parse_number(v, &x) && x >= 0.01 &&
-                   x <= 100) {
-            o->model_error = x;
-            i++;
-        } else {
-            fprintf(stderr, "gamasot sim: '%s' is unknown or lacks a proper value\n", a);
-            return 2;
-        }
+    char head[600];
+    const gs_arg args[] = {
+        {"--trace", GS_ARG_TEXT, &o->trace, 0, 0, "FILE",
+         "household trace (gamasot trace, or recorded by the server)"},
+        {"--device", GS_ARG_TEXT, &o->device, 0, 0, "NAME|FILE",
+         "machine to simulate (default: this one, as the latest start measured it)"},
+        {"--cost", GS_ARG_TEXT, &o->cost, 0, 0, "FILE",
+         "step times from a calibration instead of the device's"},
+        {"--policy", GS_ARG_TEXT, &o->policy, 0, 0, "slo|fcfs", "scheduling policy (slo)"},
+        {"--speed", GS_ARG_NUMBER, &o->speed, 0.001, 1000, "X",
+         "play the trace so many times as fast: the load's multiplier (1)"},
+        {"--model-error", GS_ARG_NUMBER, &o->model_error, 0.01, 100, "X",
+         "the scheduler first believes X times the true step times"},
+        {"--seed", GS_ARG_NUMBER, &o->seed, 0, 1e15, "N", "of the device's noise (1)"},
+        {"--out", GS_ARG_TEXT, &o->out, 0, 0, "FILE", "write the result as JSON"},
+        {"--check", GS_ARG_FLAG, &o->check, 0, 0, NULL,
+         "check all invariants after every step (slow)"},
+        {"--rules", GS_ARG_FLAG, &o->rules, 0, 0, NULL,
+         "what each scheduling rule is worth, as a table"},
+        {"--print-device", GS_ARG_TEXT, &o->print_device, 0, 0, "NAME",
+         "print a built-in device as a file"},
+        {.name = NULL},
+    };
+    snprintf(head, sizeof head, "%s", usage_text);
+    for (int i = 0; gs_sim_device_name(i); i++) {
+        const size_t n = strlen(head);
+        snprintf(head + n, sizeof head - n, "%s%s", i > 0 ? ", " : "", gs_sim_device_name(i));
     }
-    return 0;
+    const size_t n = strlen(head);
+    snprintf(head + n, sizeof head - n, ".\n\n");
+    const int rc = gs_args_read("sim", head, args, argc, argv);
+    if (rc == 0 && !o->rules && !o->trace && !o->print_device) {
+        fprintf(stderr, "gamasot sim: say --trace FILE (--help lists the options)\n");
+        return 2;
+    }
+    return rc;
 }
 
 /* ---- results
@@ -143,6 +124,7 @@ static void write_class(gs_jsonw *w, int c, const gs_sim_class *k) {
         {"ttft_p95_s", s_of(k->ttft_p95_ns)},
         {"ttft_p99_s", s_of(k->ttft_p99_ns)},
         {"gap_p50_s", s_of(k->gap_p50_ns)},
+        {"gap_p95_s", s_of(k->gap_p95_ns)},
         {"gap_p99_s", s_of(k->gap_p99_ns)},
         {"gap_max_s", s_of(k->gap_max_ns)},
         {"tpot_p50_s", s_of(k->tpot_p50_ns)},
@@ -169,7 +151,7 @@ static void write_json(gs_buf *out, const gs_sim_report *r, const gs_sim *m, con
         const char *key;
         double value;
     } v[] = {
-        {"seed", (double)o->seed},
+        {"seed", o->seed},
         {"seconds", s_of(r->end_ns)},
         {"busy_s", s_of(r->stats.busy_ns)},
         {"busy_background_s", s_of(r->stats.busy_background_ns)},
@@ -190,7 +172,7 @@ static void write_json(gs_buf *out, const gs_sim_report *r, const gs_sim *m, con
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);
     gs_jsonw_key(&w, "device");
-    gs_jsonw_str(&w, o->device);
+    gs_jsonw_str(&w, o->label);
     gs_jsonw_key(&w, "policy");
     gs_jsonw_str(&w, o->policy);
     gs_jsonw_key(&w, "decisions");
@@ -207,27 +189,14 @@ static void write_json(gs_buf *out, const gs_sim_report *r, const gs_sim *m, con
     gs_jsonw_end_obj(&w);
     gs_jsonw_key(&w, "device_seconds");
     gs_jsonw_obj(&w);
-    for (uint32_t i = 1; i < t->n_persons; i++) {
+    for (int32_t i = 1; i < t->n_persons; i++) {
         gs_jsonw_key(&w, t->persons[i]);
-        gs_jsonw_num(&w, s_of(gs_sim_charged(m, i)));
+        gs_jsonw_num(&w, s_of(gs_sim_charged(m, (uint32_t)i)));
     }
     gs_jsonw_end_obj(&w);
     gs_jsonw_end_obj(&w);
     gs_buf_char(out, '\n');
 }
-
-static int save(const char *path, const gs_buf *b, char *err, size_t errlen) {
-    FILE *f = b->failed ? NULL : fopen(path, "w");
-    if (!f)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
-    const bool whole = fwrite(b->data, 1, b->len, f) == b->len;
-    if (fclose(f) != 0 || !whole)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: could not be written", path);
-    return 0;
-}
-
-/* ---- the command
- * ---------------------------------------------------------------------------------*/
 
 static int print_rules(uint64_t seed) {
     char err[200] = "";
@@ -262,8 +231,9 @@ static int load_cost(const char *path, gs_cost *c, char *err, size_t errlen) {
     return rc;
 }
 
-static int simulate(const sim_options *o, char *err, size_t errlen) {
-    gs_trace t = {0};
+static int simulate(sim_options *o, char *err, size_t errlen) {
+    gs_trace t;
+    gs_trace_sim ts = {0};
     gs_sim *m = NULL;
     gs_buf json = {0};
     gs_sim_report rep;
@@ -271,20 +241,26 @@ static int simulate(const sim_options *o, char *err, size_t errlen) {
                          .max_waiting = 512,
                          .max_tries = 5,
                          .model_error = o->model_error,
-                         .seed = o->seed,
+                         .seed = (uint64_t)o->seed,
                          .check = o->check};
     if (!cfg.policy)
         return gs_fail(err, errlen, GS_ERR_INVALID, "there is no policy '%s'", o->policy);
-    int rc = gs_device_read(o->device, &cfg.device, err, errlen);
+    gs_trace_init(&t);
+    int rc = gs_device_read(o->device, &cfg.device, o->label, err, errlen);
     if (rc == 0 && o->cost)
         rc = load_cost(o->cost, &cfg.device.cost, err, errlen);
     if (rc == 0)
         rc = gs_trace_read(o->trace, &t, err, errlen);
+    if (rc == 0 && gs_trace_clip(&t, cfg.device.max_context) > 0)
+        fprintf(stderr, "some requests were cut to the context of %d tokens\n",
+                cfg.device.max_context);
+    if (rc == 0 && (rc = gs_trace_to_sim(&t, o->speed, &ts)) != 0)
+        gs_fail(err, errlen, rc, "out of memory");
     if (rc != 0)
         goto out;
-    cfg.n_persons = t.n_persons;
+    cfg.n_persons = ts.n_persons;
     const int64_t began_ns = gs_now_ns();
-    rc = gs_sim_create(&cfg, t.requests, t.n, &m);
+    rc = gs_sim_create(&cfg, ts.requests, ts.n, &m);
     if (rc != 0) {
         gs_fail(err, errlen, rc, "the trace or the device is not valid");
         goto out;
@@ -297,25 +273,24 @@ static int simulate(const sim_options *o, char *err, size_t errlen) {
     print_report(&rep, s_of(gs_now_ns() - began_ns));
     if (o->out) {
         write_json(&json, &rep, m, &t, o);
-        rc = save(o->out, &json, err, errlen);
+        rc = gs_args_save(o->out, &json, err, errlen);
     }
 out:
     gs_buf_deinit(&json);
     gs_sim_free(m);
+    gs_trace_sim_free(&ts);
     gs_trace_free(&t);
     return rc;
 }
 
 int gs_cmd_sim(int argc, char **argv) {
-    sim_options o = {.device = "xeon2-135m", .policy = "slo", .seed = 1};
+    sim_options o = {.policy = "slo", .seed = 1, .speed = 1};
     char err[256] = "";
     const int wrong = parse(argc, argv, &o);
-    if (wrong != 0 || (!o.rules && !o.trace && !o.print_device)) {
-        print_usage(wrong == 1 ? stdout : stderr);
+    if (wrong != 0)
         return wrong == 1 ? 0 : 2;
-    }
     if (o.rules)
-        return print_rules(o.seed);
+        return print_rules((uint64_t)o.seed);
     if (o.print_device) {
         const gs_sim_device *d = gs_sim_device_find(o.print_device);
         gs_buf out = {0};

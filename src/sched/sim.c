@@ -81,7 +81,9 @@ static int32_t token_at(const gs_sim *m, int32_t r, int32_t text, int32_t i) {
     while (m->requests[r].prefix_of >= 0 && i < m->requests[r].n_prefix)
         r = m->requests[r].prefix_of;
     const gs_sim_request *q = &m->requests[r];
-    uint64_t h = q->prefix_key && i < q->n_prefix
+    const int32_t block = q->n_blocks > 0 ? i / q->block_tokens : 0;
+    uint64_t h = block < q->n_blocks ? q->blocks[block]
+                 : q->prefix_key && i < q->n_prefix
                      ? q->prefix_key
                      : 0x9e3779b97f4a7c15u * ((uint64_t)r * TEXTS_MAX + (uint64_t)text + 1);
     h = (h ^ (uint64_t)i) * 0xbf58476d1ce4e5b9u;
@@ -326,6 +328,10 @@ int gs_sim_run(gs_sim *m, char *err, size_t errlen) {
     }
 }
 
+void gs_sim_set_end(gs_sim *m, int64_t end_ns) {
+    m->cfg.end_ns = end_ns;
+}
+
 /* ---- create and free
  * ----------------------------------------------------------------------------*/
 
@@ -368,7 +374,8 @@ static bool valid(const gs_sim_config *cfg, const gs_sim_request *q, int32_t i) 
     return q->n_prompt > 0 && q->n_texts >= 0 && q->n_texts < TEXTS_MAX &&
            (q->n_texts > 0 || q->n_output > 0) && q->after < i && q->prefix_of < i &&
            q->n_prefix <= q->n_prompt && (int)q->cls >= 0 && q->cls < GS_CLASS_COUNT &&
-           (q->person == 0 || q->person < cfg->n_persons) && q->t_ns >= 0 && q->think_ns >= 0;
+           (q->person == 0 || q->person < cfg->n_persons) && q->t_ns >= 0 && q->think_ns >= 0 &&
+           (q->n_blocks == 0 || (q->block_tokens > 0 && q->n_texts == 0));
 }
 
 int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int32_t n,
@@ -533,6 +540,7 @@ static void sort_class(const gs_sim *m, int c, int64_t *v, gs_sim_class *k) {
     k->total_p50_ns = at_share(v, n, 0.5);
     k->total_p95_ns = at_share(v, n, 0.95);
     k->gap_p50_ns = gap_at(m, c, 0.5);
+    k->gap_p95_ns = gap_at(m, c, 0.95);
     k->gap_p99_ns = gap_at(m, c, 0.99);
     k->gap_max_ns = m->gap_max_ns[c];
 }

@@ -31,6 +31,10 @@ typedef struct gs_sim_request {
     int32_t n_texts;         /* > 0: so many prefill-only sequences, done when all are */
     int64_t cancel_after_ns; /* 0: never */
     int64_t deadline_ns;     /* from arrival; 0: none */
+    /* Recorded traces: what the text's blocks of block_tokens are, prompt and answer, instead of
+     * the fields above; the rest of the text is its own. Borrowed. */
+    const uint64_t *blocks; /* [n_blocks] */
+    int32_t n_blocks, block_tokens;
 } gs_sim_request;
 
 typedef struct gs_sim_device {
@@ -82,7 +86,7 @@ typedef struct gs_sim_outcome {
 typedef struct gs_sim_class {
     int32_t n, n_done, n_cancelled, n_refused, n_judged, n_met;
     int64_t ttft_p50_ns, ttft_p95_ns, ttft_p99_ns;
-    int64_t gap_p50_ns, gap_p99_ns, gap_max_ns; /* between tokens, all of the class */
+    int64_t gap_p50_ns, gap_p95_ns, gap_p99_ns, gap_max_ns; /* between tokens, all of the class */
     int64_t tpot_p50_ns, tpot_p95_ns;
     int64_t total_p50_ns, total_p95_ns;
     int64_t n_tokens_in, n_tokens_out; /* served, cached ones not counted */
@@ -106,6 +110,9 @@ int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int3
                   gs_sim **out);
 /* To the end, or to end_ns. GS_OK, GS_ERR_NOMEM; GS_ERR_INTERNAL: a broken invariant. */
 int gs_sim_run(gs_sim *m, char *err, size_t errlen);
+/* Where the next gs_sim_run stops, which then goes on from here: for looking at the scheduler, and
+ * changing it, on the way. 0: when everything has ended. */
+void gs_sim_set_end(gs_sim *m, int64_t end_ns);
 const gs_sim_outcome *gs_sim_outcomes(const gs_sim *m); /* [n] */
 int gs_sim_report_create(const gs_sim *m, gs_sim_report *out);
 int64_t gs_sim_charged(const gs_sim *m, uint32_t person); /* device time, ns */

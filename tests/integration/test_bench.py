@@ -1,0 +1,195 @@
+"""gamasot bench and gamasot trace: against a server of known delays, and beside drive.py."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+import harness
+from harness import Server, cli
+from stub import Stub
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+
+
+def write_trace(name, requests):
+    path = harness.TMP / name
+    path.write_text("".join(json.dumps(r) + "\n" for r in requests))
+    return str(path)
+
+
+def request(i, t, **more):
+    return {"t": t, "id": f"r{i}", "person": "ana", "class": "chat", "api": "chat",
+            "prompt_tokens": 20, "prefix_tokens": 0, "max_tokens": 6, "stream": True, **more}
+
+
+def bench(url, trace, *args, timeout_s=90):
+    out = harness.TMP / "bench.json"
+    status, text, err = cli("bench", "--url", url, "--trace", trace, "--out", str(out), "--quiet",
+                            *args, timeout_s=timeout_s)
+    if status != 0:
+        raise AssertionError(f"bench: {status} {err}")
+    return json.loads(out.read_text()), text
+
+
+class Honesty(unittest.TestCase):
+    def within(self, got, want, share):
+        self.assertLessEqual(abs(got / want - 1), share, (got, want))
+
+    def test_known_delays_are_reported(self):
+        # So long that this machine's own delays are lost in them.
+        requests = [request(i, 0.11 * i) for i in range(40)]
+        with Stub(first_s=1.6, gap_s=0.5) as stub:
+            got, text = bench(stub.url, write_trace("known.jsonl", requests), "--ignore-eos")
+        chat = got["summary"]["classes"]["chat"]
+        for name, want in (("ttft_p50", 1.6), ("ttft_p95", 1.6), ("itl_p50", 0.5),
+                           ("itl_p95", 0.5), ("tpot_p50", 0.5), ("completion_p50", 1.6 + 5 * 0.5)):
+            self.within(chat[name], want, 0.02)
+        self.assertEqual((chat["n"], chat["errors"]), (40, 0))
+        self.assertEqual((chat["output_tokens"], chat["input_tokens"], chat["cached_tokens"]),
+                         (240, 280, 120))
+        self.assertIn("ttft_p95", chat["too_few_for"])
+        self.assertIn("not enough samples for p99 of chat (40): 299 are needed", text)
+
+    def test_a_stall_is_not_left_out(self):
+        """Open loop: who comes during a stall of 5 s has waited, whatever the client did."""
+        requests = [request(i, 0.1 * i, max_tokens=1) for i in range(80)]
+        with Stub(first_s=0.05, gap_s=0.01, stall=(1.0, 6.0)) as stub:
+            got, _ = bench(stub.url, write_trace("stall.jsonl", requests), "--no-warm-up")
+        times = sorted(r["first_s"] - r["due_s"] for r in got["requests"])
+        self.assertEqual(len(times), 80)
+        # 50 of the 80 were due while nothing moved: 5 s down to 0 s, so the mean of those is 2.5.
+        waited = [t for t in times if t > 0.2]
+        self.assertGreaterEqual(len(waited), 46)
+        self.within(sum(waited) / len(waited), 2.5, 0.1)
+        self.within(got["summary"]["classes"]["chat"]["ttft_p95"], 5.0 - 0.1 * 4, 0.05)
+
+    def test_the_same_as_drive_py(self):
+        trace = str(harness.TMP / "both.jsonl")
+        self.assertEqual(cli("trace", "generate", "evening_peak", "--tokens-scale", "0.1",
+                             "--no-embeddings", "--only", "chat", "--only", "voice", "--only",
+                             "utility", "--scale", "6", "--duration", "1200", "--out", trace)[0], 0)
+        with Server("--fake.step_ms", 40) as s:
+            url = f"http://127.0.0.1:{s.port}"
+            ours, _ = bench(url, trace, "--speed", "300", "--ignore-eos", "--tokens-per-word", "5")
+            out = harness.TMP / "drive.json"
+            subprocess.run([sys.executable, REPO / "bench/family/drive.py", "--url", f"{url}/v1",
+                            "--model", "fake", "--trace", trace, "--speed", "300", "--ignore-eos",
+                            "--tokens-per-word", "5", "--out", out], check=True, timeout=110,
+                           capture_output=True)
+        theirs = json.loads(out.read_text())
+        for name, a in ours["summary"]["classes"].items():
+            b = theirs["summary"]["classes"][name]
+            self.assertEqual((a["n"], a["errors"], a["output_tokens"]),
+                             (b["n"], b["errors"], b["output_tokens"]))
+            for key in ("ttft_p50", "tpot_p50", "completion_p50"):
+                if b[key] is not None:
+                    self.within(a[key], b[key], 0.25)
+        # drive.py's own reader understands the result.
+        done = subprocess.run([sys.executable, REPO / "bench/family/compare.py", out,
+                               harness.TMP / "bench.json"], capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        status, text, _ = cli("bench", "--compare", str(out), str(harness.TMP / "bench.json"),
+                              "--html", str(harness.TMP / "compare.html"))
+        self.assertEqual(status, 0)
+        self.assertRegex(text, r"chat +TTFT p50 s +\d+\.\d+ +\d+\.\d+ +\d")
+
+
+class Requests(unittest.TestCase):
+    def test_what_is_sent(self):
+        talk = {"id": "c", "turn": 0}
+        requests = [
+            request(1, 0, prefix_tokens=8, shared_prefix="app", conversation=talk),
+            request(2, 0, after={"id": "r1", "think": 0.1}, conversation=talk | {"turn": 1},
+                    prompt_tokens=40, prefix_tokens=26, shared_prefix="c"),
+            request(3, 0, api="completions", stream=False, person="ben", **{"class": "utility"}),
+            request(4, 0, api="embeddings", texts=3, max_tokens=0, **{"class": "background"}),
+            request(5, 0.1, cancel_after=0.2, **{"class": "voice"}),
+            request(6, 0.2, block_tokens=8, blocks=[5, 6]),
+            request(7, 0.2, block_tokens=8, blocks=[5, 7]),
+        ]
+        html = harness.TMP / "report.html"
+        with Stub(first_s=0.5, gap_s=0.01) as stub:
+            got, _ = bench(f"{stub.url}/v1/", write_trace("sent.jsonl", requests), "--no-warm-up",
+                           "--class-header", "X-Gamasot-Class", "--user", "--key-per-person",
+                           "--html", str(html), "--target", "voice.ttft=0.1", "--salt", "5")
+            seen = {}
+            for headers, path, body in stub.seen:
+                seen.setdefault((path, body.get("user")), []).append((headers, body))
+        record = {r["id"]: r for r in got["requests"]}
+        self.assertEqual(record["r5"]["status"], "cancelled")
+        self.assertEqual({r["status"] for k, r in record.items() if k != "r5"}, {"ok"})
+        self.assertGreaterEqual(record["r2"]["due_s"], record["r1"]["end_s"] + 0.099)
+        self.assertEqual(record["r4"]["prompt_tokens"], 12)
+        headers, body = seen["/v1/completions", "ben"][0]
+        self.assertEqual(headers["Authorization"], "Bearer sk-family-ben")
+        self.assertEqual(headers["X-Gamasot-Class"], "utility")
+        self.assertEqual(len(body["prompt"].split()), 20)
+        self.assertEqual(len(seen["/v1/embeddings", "ana"][0][1]["input"]), 3)
+        chats = [body["messages"] for _, body in seen["/v1/chat/completions", "ana"]]
+        second = next(m for m in chats if len(m) == 4)
+        first = next(m for m in chats if len(m) == 2)
+        self.assertEqual(second[:2], first)  # the real earlier messages, and what was answered
+        self.assertEqual([m["role"] for m in second], ["system", "user", "assistant", "user"])
+        self.assertEqual(second[2]["content"], "w0 w1 w2 w3 w4 w5 ")
+        self.assertEqual(len(second[0]["content"].split()), 8)
+        recorded = [m[0]["content"].split() for m in chats if len(m) == 1][1:]
+        self.assertEqual(recorded[0][:8], recorded[1][:8])
+        self.assertNotEqual(recorded[0][8:16], recorded[1][8:16])
+        self.assertEqual(got["slo"]["voice"]["ttft"], 0.1)
+        page = html.read_text()
+        self.assertIn("<svg", page)
+        self.assertNotIn("<script", page)
+        self.assertNotRegex(page, r"https?://(?!127)")
+
+    def test_what_fails_is_told(self):
+        path = write_trace("one.jsonl", [request(1, 0)])
+        status, _, err = cli("bench", "--url", "http://127.0.0.1:9", "--trace", path)
+        self.assertEqual(status, 1)
+        self.assertIn("does not answer", err)
+        for url, word in (("https://x", "https"), ("ftp://x", "http://"), ("http://", "http://")):
+            status, _, err = cli("bench", "--url", url, "--trace", path)
+            self.assertNotEqual(status, 0)
+            self.assertIn(word, err)
+        self.assertEqual(cli("bench")[0], 2)
+        self.assertEqual(cli("bench", "--speed", "x")[0], 2)
+        with Server("--server.max_queued", 1, "--engine.max_seqs", 1, "--fake.step_ms", 30) as s:
+            got, _ = bench(f"http://127.0.0.1:{s.port}", write_trace(
+                "many.jsonl", [request(i, 0) for i in range(12)]), "--ignore-eos")
+        statuses = [r["status"] for r in got["requests"]]
+        self.assertIn("ok", statuses)
+        self.assertIn("http", statuses)
+        self.assertEqual({r["http_status"] for r in got["requests"] if r["status"] == "http"},
+                         {429})
+
+    def test_a_run_that_is_ended_early(self):
+        requests = [request(1, 0, max_tokens=1000), request(2, 30)]
+        with Stub(first_s=0.1, gap_s=0.05) as stub:
+            got, text = bench(stub.url, write_trace("early.jsonl", requests), "--time-limit", "1")
+        self.assertEqual([r["status"] for r in got["requests"]], ["unfinished"])
+        self.assertEqual(got["not_started"], 1)
+        self.assertIn("1 requests had not started", text)
+
+
+class Traces(unittest.TestCase):
+    def test_commands(self):
+        out = harness.TMP / "t.jsonl"
+        self.assertEqual(cli("trace", "generate", "voice_over_document", "--context", "2048",
+                             "--out", str(out))[0], 0)
+        lines = [json.loads(line) for line in out.read_text().splitlines()]
+        self.assertTrue(all(r["prompt_tokens"] + r["max_tokens"] <= 2048 for r in lines))
+        status, text, _ = cli("trace", "info", str(out))
+        self.assertEqual(status, 0)
+        self.assertIn(f"{len(lines)} requests", text)
+        self.assertEqual(cli("sim", "--trace", str(out), "--device", "n100-135m")[0], 0)
+        csv = harness.TMP / "azure.csv"
+        csv.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,40,5\n")
+        status, text, _ = cli("trace", "import", "azure", str(csv))
+        self.assertEqual((status, json.loads(text)["prompt_tokens"]), (0, 40))
+        self.assertEqual(cli("trace", "generate", "nothing")[0], 1)
+        self.assertEqual(cli("trace")[0], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
