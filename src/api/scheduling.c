@@ -308,9 +308,10 @@ static bool has_config(gs_api *a, gs_http_request *rq) {
 }
 
 static void write_config(const gs_config *cfg, gs_buf *out) {
-    gs_buf values = {0};
+    gs_buf values = {0}, table = {0};
     gs_jsonw w;
     gs_config_json(cfg, &values);
+    gs_config_table_json(&table);
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);
     gs_jsonw_key(&w, "options");
@@ -321,9 +322,12 @@ static void write_config(const gs_config *cfg, gs_buf *out) {
         if (gs_config_option_at(i)->flags & GS_CONFIG_LIVE)
             gs_jsonw_str(&w, gs_config_option_at(i)->name);
     gs_jsonw_end_arr(&w);
+    gs_jsonw_key(&w, "table");
+    gs_jsonw_raw(&w, table.data ? table.data : "[]", table.len);
     gs_jsonw_end_obj(&w);
-    out->failed |= values.failed;
+    out->failed |= values.failed || table.failed;
     gs_buf_deinit(&values);
+    gs_buf_deinit(&table);
 }
 
 static void get_config(gs_api *a, gs_http_request *rq, json_t *body) {
@@ -413,7 +417,11 @@ static const gs_schema schemas[] = {
     {"Config",
      "{'type':'object','required':['options','live'],'properties':{'options':{'type':'object'},"
      "'live':{'type':'array','items':" TEXT ",'description':'Those that may change while the "
-     "server runs.'}}}"},
+     "server runs.'},"
+     "'table':{'type':'array','description':'What each option is.','items':{'type':'object',"
+     "'required':['name','kind','default','help'],'properties':{'name':" TEXT ",'kind':" TEXT ","
+     "'default':" TEXT ",'help':" TEXT ",'min':" NUMBER ",'max':" NUMBER ","
+     "'choices':{'type':'array','items':" TEXT "}}}}}}"},
     {NULL, NULL},
 };
 

@@ -159,6 +159,9 @@ int gs_config_read_text(gs_config *cfg, const char *where, const char *text, siz
 
 /* {"server.port": 11434, ...}, secrets as "***". GS_OK or GS_ERR_NOMEM. */
 int gs_config_json(const gs_config *cfg, gs_buf *out);
+/* The table itself, [{"name", "kind", "default", "help", "min", "max", "choices"}]: default as a
+ * file would have it, bounds and choices where there are any. GS_OK or GS_ERR_NOMEM. */
+int gs_config_table_json(gs_buf *out);
 /* The options part of --help; flags as in gs_config_load. */
 int gs_config_help(gs_buf *out, const gs_config_flag *flags, size_t n_flags);
 /* docs/configuration.md. */

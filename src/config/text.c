@@ -83,6 +83,57 @@ int gs_config_json(const gs_config *cfg, gs_buf *out) {
     return out->failed ? GS_ERR_NOMEM : GS_OK;
 }
 
+static const char *const kind_names[] = {
+    [GS_CONFIG_BOOL] = "bool",
+    [GS_CONFIG_INT] = "int",
+    [GS_CONFIG_FLOAT] = "float",
+    [GS_CONFIG_STRING] = "string",
+    [GS_CONFIG_ENUM] = "enum",
+    [GS_CONFIG_SIZE_MB] = "size_mb",
+    [GS_CONFIG_DURATION_MS] = "duration_ms",
+    [GS_CONFIG_PORT] = "port",
+    [GS_CONFIG_PATH] = "path",
+    [GS_CONFIG_LIST] = "list",
+};
+
+static void json_key_str(gs_jsonw *w, const char *key, const char *v) {
+    gs_jsonw_key(w, key);
+    gs_jsonw_str(w, v);
+}
+
+static void json_row(gs_jsonw *w, const gs_config_option *o) {
+    gs_jsonw_obj(w);
+    json_key_str(w, "name", o->name);
+    json_key_str(w, "kind", kind_names[o->kind]);
+    json_key_str(w, "default", o->def);
+    json_key_str(w, "help", o->help);
+    if (o->min != 0 || o->max != 0) {
+        gs_jsonw_key(w, "min");
+        gs_jsonw_int(w, o->min);
+        gs_jsonw_key(w, "max");
+        gs_jsonw_int(w, o->max);
+    }
+    if (o->choices) {
+        gs_jsonw_key(w, "choices");
+        gs_jsonw_arr(w);
+        for (const char *p = o->choices; *p; p += strcspn(p, "|") + (p[strcspn(p, "|")] == '|'))
+            gs_jsonw_strn(w, p, strcspn(p, "|"));
+        gs_jsonw_end_arr(w);
+    }
+    gs_jsonw_end_obj(w);
+}
+
+int gs_config_table_json(gs_buf *out) {
+    gs_jsonw w;
+    gs_jsonw_init(&w, out);
+    gs_jsonw_arr(&w);
+    for (size_t i = 0; i < GS_CONFIG_N; i++)
+        if (!(gs_config_option_at(i)->flags & GS_CONFIG_HIDDEN))
+            json_row(&w, gs_config_option_at(i));
+    gs_jsonw_end_arr(&w);
+    return out->failed ? GS_ERR_NOMEM : GS_OK;
+}
+
 /* ---- Help ---------------------------------------------------------------------------------- */
 
 #define HELP_INDENT 10

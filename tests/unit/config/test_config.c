@@ -614,6 +614,39 @@ static void test_json(void **state) {
     gs_config_deinit(&cfg);
 }
 
+static void test_table_json(void **state) {
+    (void)state;
+    gs_buf out = {0};
+    json_error_t why;
+    size_t i, n = 0;
+    json_t *row;
+    assert_int_equal(gs_config_table_json(&out), GS_OK);
+    json_t *rows = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, &why);
+    json_array_foreach(rows, i, row) {
+        const char *name = json_string_value(json_object_get(row, "name"));
+        const gs_config_option *o = gs_config_option_find(name);
+        assert_non_null(o);
+        assert_false(o->flags & GS_CONFIG_HIDDEN);
+        assert_string_equal(json_string_value(json_object_get(row, "help")), o->help);
+        if (strcmp(name, "log.level") == 0) {
+            json_t *choices = json_object_get(row, "choices");
+            assert_string_equal(json_string_value(json_object_get(row, "kind")), "enum");
+            assert_int_equal(json_array_size(choices), 4);
+            assert_string_equal(json_string_value(json_array_get(choices, 3)), "error");
+            assert_string_equal(json_string_value(json_object_get(row, "default")), "info");
+            n++;
+        }
+        if (strcmp(name, "server.port") == 0) {
+            assert_string_equal(json_string_value(json_object_get(row, "kind")), "port");
+            assert_int_equal(json_integer_value(json_object_get(row, "max")), 65535);
+            n++;
+        }
+    }
+    assert_int_equal(n, 2);
+    json_decref(rows);
+    gs_buf_deinit(&out);
+}
+
 static void test_help_and_reference(void **state) {
     (void)state;
     static const gs_config_flag flags[] = {
@@ -759,6 +792,7 @@ int main(void) {
         TEST(test_keys_file),
         TEST(test_open_address_needs_key),
         TEST(test_json),
+        TEST(test_table_json),
         TEST(test_help_and_reference),
         TEST(test_reference_is_current),
         TEST(test_dirs),
