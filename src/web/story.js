@@ -1,0 +1,102 @@
+/* Why did it wait: one request's story as a sentence, a picture of its time, and numbers. */
+import {ApiError, getJson, inWords} from "./api.js";
+import {$, brief, className, h, num, percent, t, time} from "./base.js";
+import {largestCause} from "./sentence.js";
+
+const SLOW_MS = 300; /* a wait that nobody feels is none */
+
+/* Parts of its time: [{kind, label, ms}] in the order in which they happened. */
+export function parts(r) {
+  const out = [];
+  const waits = Object.entries(r.wait_ms ?? {}).filter(([, ms]) => ms > 0);
+  let queued = r.queued_ms ?? 0;
+  for (const [cause, ms] of waits.sort((a, b) => b[1] - a[1])) {
+    out.push({kind: `w-${cause}`, label: t(`reason.${cause}`), ms});
+    queued -= ms;
+  }
+  if (queued > 0.5) out.push({kind: "w-none", label: t("story.queue"), ms: queued});
+  const waited = out.reduce((sum, p) => sum + p.ms, 0);
+  const first = r.ttft_ms ?? r.total_ms;
+  if (first > waited) out.push({kind: "read", label: t("story.read"), ms: first - waited});
+  if (r.total_ms > first) out.push({kind: "write", label: t("story.write"), ms: r.total_ms - first});
+  return out;
+}
+
+export function storySentence(r) {
+  const {cause} = largestCause(r);
+  if (r.ttft_ms === undefined)
+    return t("story.waiting", {queued: time(r.total_ms), reason: t(`why.${r.waiting_for ?? cause}`)});
+  if (r.ttft_ms < SLOW_MS) return t("story.quick", {ttft: time(r.ttft_ms)});
+  return t("story.sentence", {queued: time(r.queued_ms), reading: time(r.ttft_ms - r.queued_ms),
+    ttft: time(r.ttft_ms), reason: t(`why.${cause}`)});
+}
+
+function picture(r) {
+  const list = parts(r);
+  const all = list.reduce((sum, p) => sum + p.ms, 0) || 1;
+  const bar = h("div", {class: "story-bar", "aria-hidden": "true"}, ...list.map((p) => {
+    const el = h("span", {class: `part ${p.kind}`, title: `${p.label}: ${time(p.ms)}`});
+    el.style.flexGrow = String(Math.max(p.ms / all, 0.004));
+    return el;
+  }));
+  return h("figure", {}, h("figcaption", {}, t("story.picture")), bar,
+    h("ol", {class: "legend"}, ...list.map((p) => h("li", {},
+      h("span", {class: `swatch ${p.kind}`}), `${p.label} ${time(p.ms)}`))));
+}
+
+/* The steps it took part in, when the server tells them: when, how long, beside whom. */
+function timeline(r) {
+  const list = r.timeline ?? [];
+  if (!Array.isArray(list) || list.length === 0) return null;
+  return null;
+}
+
+function facts(r) {
+  const rows = [
+    ["col.state", className(r.class)],
+    ["story.prompt", t("story.prompt_of", {n: num(r.prompt_tokens), cached: num(r.cached_tokens)})],
+    ["story.answer", t("queue.tokens", {n: num(r.output_tokens), max: num(r.max_output_tokens)})],
+    ["story.chunks", num(r.chunks)],
+    ["story.steps", num(r.steps)],
+    ["story.company", Object.entries(r.steps_with ?? {}).map(([c, n]) => `${className(c)} ${num(n)}`).join(", ") || "–"],
+    ["story.predicted", time(r.predicted_ttft_ms)],
+    ["story.error", r.steps_predicted_ms > 0
+      ? `${brief(r.steps_measured_ms)} / ${brief(r.steps_predicted_ms)} ms (${percent(r.steps_measured_ms / r.steps_predicted_ms - 1)})` : "–"],
+    ["story.charged", time(r.charged_ms)],
+  ];
+  if (r.preempted > 0) rows.push(["story.preempted", t("story.times", {n: num(r.preempted)})]);
+  return h("dl", {class: "facts"}, ...rows.flatMap(([k, v]) => [h("dt", {}, t(k)), h("dd", {}, v)]));
+}
+
+function content(r) {
+  return h("section", {},
+    h("p", {class: "lead"}, storySentence(r)),
+    r.relegated ? h("p", {}, t("story.relegated")) : null,
+    picture(r), timeline(r), h("h3", {}, t("story.facts")), facts(r));
+}
+
+/* user: without keys, whose requests are asked for. */
+export async function fetchStory(id, user) {
+  const query = user ? `?user=${encodeURIComponent(user)}` : "";
+  const story = await getJson(`/v1/requests/${encodeURIComponent(id)}${query}`, {quiet: true});
+  return story.sequences ?? [];
+}
+
+export async function showStory(id, user) {
+  const body = h("div");
+  const dialog = h("dialog", {class: "story", "aria-labelledby": "story-title"},
+    h("h2", {id: "story-title"}, t("story.title")),
+    h("p", {class: "id"}, t("story.id", {id})), body,
+    h("form", {method: "dialog", class: "buttons"}, h("button", {class: "main"}, t("act.close"))));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  try {
+    const sequences = await fetchStory(id, user);
+    body.append(...(sequences.length ? sequences.map(content) : [h("p", {}, t("story.gone"))]));
+  } catch (error) {
+    body.append(h("p", {class: "bad"},
+      error instanceof ApiError && error.status === 404 ? t("story.gone") : inWords(error)));
+  }
+  $("button", dialog).focus();
+}
