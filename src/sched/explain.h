@@ -20,7 +20,8 @@
     X(SEATS, "seats", "all seats for running sequences are taken")                                 \
     X(BUDGET, "budget", "the step is full: running streams would be late")                         \
     X(SCHEDULE, "schedule", "background work is paused by its schedule")                           \
-    X(STEP, "step", "the current step had begun before it came")
+    X(STEP, "step", "the current step had begun before it came")                                   \
+    X(MODEL, "model", "another model has its turn")
 
 typedef enum gs_wait {
 #define X(name, text, sentence) GS_WAIT_##name,

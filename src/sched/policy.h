@@ -23,9 +23,13 @@ struct gs_policy_ops {
     void (*plan)(gs_sched *s, int64_t now_ns);
 
     /* ---- optional: NULL means the default in brackets ---- */
+    /* Fills a need that is zero but for the points in time, which are never. [all that is there
+     * counts as prompts] */
+    void (*need)(gs_sched *s, int64_t now_ns, gs_sched_need *out);
     /* Bytes of zeroed state that gs_sched_policy_state returns; max_persons etc. size it. [0] */
     size_t (*state_bytes)(const gs_sched_config *cfg);
-    void (*init)(gs_sched *s); /* once, after state_bytes were given [nothing] */
+    void (*init)(gs_sched *s);  /* once, after state_bytes were given [nothing] */
+    void (*leave)(gs_sched *s); /* the scheduler is being freed, with all its sequences [nothing] */
     /* The class that a sequence is served as. [d->cls] */
     gs_class (*classify)(const gs_sched *s, const gs_seq_desc *d, int32_t n_cached);
     /* After a sequence passed the core's checks: GS_OK or a refusal, with out filled. [GS_OK] */

@@ -28,17 +28,17 @@
 #define PACE_CHUNK   128   /* prompts are priced in chunks of this size */
 
 static size_t slo_state_bytes(const gs_sched_config *cfg) {
-    const size_t n_persons = cfg->max_persons > 0 ? cfg->max_persons : 1;
-    return sizeof(slo_state) + n_persons * sizeof(slo_person) +
-           2 * (size_t)cfg->max_seqs * sizeof(slo_charge);
+    const size_t own = cfg->accounts ? 0 : slo_accounts_bytes(cfg->max_persons);
+    return sizeof(slo_state) + 2 * (size_t)cfg->max_seqs * sizeof(slo_charge) + own;
 }
 
 static void slo_init(gs_sched *s) {
     slo_state *p = slo_of(s);
-    p->n_persons = s->cfg.max_persons > 0 ? s->cfg.max_persons : 1;
-    p->persons = (slo_person *)(void *)(p + 1);
-    p->charges = (slo_charge *)(void *)(p->persons + p->n_persons);
+    p->charges = (slo_charge *)(void *)(p + 1);
     p->parked = p->charges + s->cfg.max_seqs;
+    if (!s->cfg.accounts)
+        slo_accounts_place(p->parked + s->cfg.max_seqs, s->cfg.max_persons);
+    slo_join(s, s->cfg.accounts ? s->cfg.accounts : (void *)(p->parked + s->cfg.max_seqs));
     for (int c = 0; c < GS_CLASS_COUNT; c++)
         p->classes[c].window_ns = (s->classes[c].window_min_ns + s->classes[c].window_max_ns) / 2;
 }
@@ -59,7 +59,8 @@ static bool is_heavy(const slo_step *t, const gs_sched_seq *q) {
 }
 
 static int64_t tpot_of(const slo_step *t, gs_class c) {
-    const double least = t->s->slo.tpot_stretch * t->streams_ns;
+    const double round = t->streams_ns + (double)t->s->outside.streams_ns;
+    const double least = t->s->slo.tpot_stretch * round;
     const int64_t target = t->s->classes[c].tpot_ns;
     return (double)target > least ? target : (int64_t)least;
 }
@@ -113,10 +114,8 @@ static void find_heavy(slo_step *t) {
 static void look(slo_step *t) {
     gs_sched *s = t->s;
     gs_cost_step streams = {0};
-    for (uint32_t i = 0; i < t->p->n_persons; i++)
-        t->p->persons[i].n_running = t->p->persons[i].n_wanted = 0;
+    slo_begin(s);
     for (gs_sched_seq *q = s->running.head; q; q = q->next) {
-        slo_person_of(s, q)->n_running++;
         if (is_stream(s, q)) {
             gs_cost_step_add(&streams, 1, q->n_computed, true, true);
             t->streams = true;
@@ -177,6 +176,9 @@ static void plan_streams(slo_step *t) {
     plan_rows(t, true);
     gs_cost_step floor = t->x;
     gs_cost_step_add(&floor, s->slo.tile_tokens, 0, false, true);
+    if (s->outside.due_ns != GS_NEVER_NS)
+        t->horizon_ns =
+            slo_min(t->horizon_ns, HORIZON_PART * (double)(s->outside.due_ns - t->now_ns));
     if (slo_rule(s, GS_RULE_HORIZON))
         t->horizon_ns = slo_max(t->horizon_ns, gs_cost_predict(&s->cost, &floor));
     else
@@ -200,10 +202,10 @@ static gs_wait barred(const slo_step *t, const gs_sched_seq *q) {
 
 /* Whether q may get prompt tokens in this step. */
 static bool is_candidate(const slo_step *t, const gs_sched_seq *q) {
-    if (q->item >= 0 || q->parked || q->tried == t->s->plan.step || slo_is_held(t, q))
+    if (q->item >= 0 || q->parked || q->tried == t->s->last_plan || slo_is_held(t, q))
         return false;
     const bool voice = q->d.cls == GS_CLASS_VOICE;
-    if (!voice && slo_person_of(t->s, q)->passed_over == t->s->plan.step)
+    if (!voice && slo_person_of(t->s, q)->passed_over == t->s->last_plan)
         return false;
     if (q->state == GS_SCHED_RUNNING)
         return !gs_sched_is_decode(q);
@@ -331,7 +333,7 @@ static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, 
 /* One candidate's chunk. False: the step is full for this bound. */
 static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_least_a_tile) {
     gs_sched *s = t->s;
-    q->tried = s->plan.step;
+    q->tried = s->last_plan;
     if (q->state == GS_SCHED_WAITING)
         q->n_peek = gs_kv_peek(s->kv, q->d.cache_scope, q->d.tokens, gs_sched_n_known(q));
     int32_t budget = gs_sched_core_budget(s);
@@ -341,7 +343,7 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
     if (is_heavy(t, q) && slo_interactive(s, q) && q->d.cls != GS_CLASS_VOICE) {
         at_least_a_tile &= s->plan.step % HEAVY_TURN == 0;
         bound_ns = 0.0;
-        slo_person_of(s, q)->passed_over = s->plan.step;
+        slo_person_of(s, q)->passed_over = s->last_plan;
     }
     const int32_t least = gs_sched_core_least(s, q);
     const int32_t left = gs_sched_n_known(q) - n_done(q);
@@ -372,7 +374,7 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
     if (q->x.wait_now == GS_WAIT_SEATS)
         t->seats_full |= 1u << q->d.cls;
     else if (q->x.wait_now == GS_WAIT_PERSON)
-        slo_person_of(s, q)->passed_over = s->plan.step;
+        slo_person_of(s, q)->passed_over = s->last_plan;
     return true;
 }
 
@@ -389,7 +391,9 @@ static double bound_of(const slo_step *t, const class_need *need, int i, int n) 
     /* Before its first step an uncalibrated model knows nothing about this machine. */
     if (!slo_rule(s, GS_RULE_HORIZON) || (!s->cost.calibrated && s->cost.n_observed == 0))
         return INFINITY;
-    double end = t->streams ? t->horizon_ns : (double)k->quantum_ns;
+    if (s->outside.presses) /* it goes first: a tile, so that nothing stands still */
+        return 0.0;
+    double end = t->streams ? t->horizon_ns : slo_min(t->horizon_ns, (double)k->quantum_ns);
     double others = 0.0, least = 0.0;
     for (int o = i + 1; o < n; o++) {
         others += need[o].work_ns;
@@ -413,7 +417,7 @@ static void give_reasons(slo_step *t, const class_need *need, int n) {
             planned |= 1u << s->plan.items[i].cls;
     for (int i = 0; i < 2; i++)
         for (gs_sched_seq *q = lists[i]->head; q; q = q->next) {
-            if (q->item >= 0 || q->tried == s->plan.step || q->parked)
+            if (q->item >= 0 || q->tried == s->last_plan || q->parked)
                 continue;
             const gs_wait bar = i == 1 ? barred(t, q) : GS_WAIT_NONE;
             if (bar != GS_WAIT_NONE)
@@ -444,17 +448,12 @@ static int plan_prompts(slo_step *t, class_need need[GS_CLASS_COUNT]) {
 
 /* ---- 5: background ----------------------------------------------------------------------------*/
 
-static bool has_background(const gs_sched *s) {
-    const gs_class b = GS_CLASS_BACKGROUND;
-    return s->stats.n_running_by_class[b] + s->stats.n_waiting_by_class[b] > 0;
-}
-
 /* The stream that has waited longest for its turn. */
 static gs_sched_seq *oldest_row(const slo_step *t) {
     gs_sched_seq *best = NULL;
     for (gs_sched_seq *q = t->s->running.head; q; q = q->next)
         if (!slo_interactive(t->s, q) && !slo_is_held(t, q) && q->item < 0 && !q->parked &&
-            gs_sched_is_decode(q) && q->tried != t->s->plan.step &&
+            gs_sched_is_decode(q) && q->tried != t->s->last_plan &&
             (!best || q->last_token_ns < best->last_token_ns))
             best = q;
     return best;
@@ -468,7 +467,7 @@ static void fill_background(slo_step *t, double bound_ns, bool at_least_a_tile) 
         gs_cost_step_add(&x, 1, q->n_computed, true, true);
         if (gs_cost_predict(&s->cost, &x) > bound_ns && (s->plan.n_items > 0 || !at_least_a_tile))
             break;
-        q->tried = s->plan.step;
+        q->tried = s->last_plan;
         slo_extend(t, q, 1);
     }
     while (gs_sched_core_budget(s) > 0 && (q = best_candidate(t, -1, true)))
@@ -476,17 +475,46 @@ static void fill_background(slo_step *t, double bound_ns, bool at_least_a_tile) 
             break;
 }
 
+/* Time of a step from which on more tokens hardly make each one cheaper. */
+static double efficient_ns(const gs_sched *s) {
+    gs_cost_step x = {0};
+    gs_cost_step_add(&x, gs_cost_knee(&s->cost, s->cfg.max_batch_tokens), 0, false, false);
+    return gs_cost_predict(&s->cost, &x);
+}
+
 /* A step of its own, at the efficient size: with safepoints it gives way anyway, without them no
  * longer than the quantum. */
 static double own_step_bound(const slo_step *t) {
     const gs_sched *s = t->s;
     double bound = (double)s->classes[GS_CLASS_BACKGROUND].quantum_ns;
-    if (s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS)) {
-        gs_cost_step x = {0};
-        gs_cost_step_add(&x, gs_cost_knee(&s->cost, s->cfg.max_batch_tokens), 0, false, false);
-        bound = slo_max(bound, gs_cost_predict(&s->cost, &x));
+    if (s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS))
+        bound = slo_max(bound, efficient_ns(s));
+    return slo_min(bound, t->horizon_ns);
+}
+
+/* What other schedulers' streams leave to a step of background alone. */
+static double room_outside(const slo_step *t) {
+    const int64_t until_ns = t->s->outside.background_until_ns;
+    return until_ns == GS_NEVER_NS ? (double)INFINITY : (double)(until_ns - t->now_ns);
+}
+
+/* A step of background alone. Between the steps of other schedulers it goes on as far as there is
+ * room and then gives way between two layers, so the step itself may be longer than the room. */
+static void plan_background_alone(slo_step *t) {
+    gs_sched *s = t->s;
+    const double room = room_outside(t);
+    if (s->parked.n_items > 0) {
+        gs_cost_step x;
+        gs_sched_plan_cost(&s->parked, &x);
+        if (room >= gs_cost_predict(&s->cost, &x) / s->cfg.n_layers || t->owed_ns > 0)
+            gs_sched_core_resume(s);
+        return;
     }
-    return t->streams ? slo_min(bound, t->horizon_ns) : bound;
+    double bound = room;
+    if (s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS))
+        bound = slo_max(room, slo_min(efficient_ns(s), room * s->cfg.n_layers));
+    t->limit_ns = slo_min(own_step_bound(t), bound);
+    fill_background(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
 }
 
 static void plan_background(slo_step *t) {
@@ -494,14 +522,12 @@ static void plan_background(slo_step *t) {
     if (t->background_held || !slo_rule(s, GS_RULE_CLASSES))
         return;
     if (s->plan.n_items == 0) {
-        if (s->parked.n_items > 0)
-            gs_sched_core_resume(s);
-        else
-            fill_background(t, t->limit_ns = own_step_bound(t), true);
+        plan_background_alone(t);
         return;
     }
     const double own = gs_cost_predict(&s->cost, &t->x);
-    const double grown = slo_max(s->slo.background_stretch * own, (double)s->slo.background_gap_ns);
+    const double others = (double)s->outside.streams_ns;
+    const double grown = slo_background_bound(s, own + others) - others;
     double bound = slo_min(t->horizon_ns, grown);
     if (t->owed_ns > 0) /* below its floor it is not asked whether it fits */
         bound = slo_max(bound, own + slo_min((double)t->owed_ns, (double)s->slo.background_gap_ns));
@@ -518,7 +544,10 @@ static bool must_move(const slo_step *t) {
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
     for (int i = 0; i < 2; i++)
         for (const gs_sched_seq *q = lists[i]->head; q; q = q->next)
-            if (!slo_is_held(t, q) && (i == 0 || q->admitted || (t->held >> q->d.cls & 1) == 0))
+            if (!slo_is_held(t, q) &&
+                (slo_interactive(s, q) || s->outside.background_until_ns == GS_NEVER_NS) &&
+                (i == 0 || !slo_person_full(s, q)) &&
+                (i == 0 || q->admitted || (t->held >> q->d.cls & 1) == 0))
                 return true;
     return false;
 }
@@ -548,7 +577,7 @@ static void slo_build(slo_step *t) {
     if (s->plan.n_items > 0)
         return;
     if (!must_move(t)) {
-        const int64_t rested_ns = t->p->rest_until_ns;
+        const int64_t rested_ns = t->p->accounts->rest_until_ns;
         s->plan.wake_ns = rested_ns > t->now_ns && rested_ns < wake_ns ? rested_ns : wake_ns;
         return;
     }
@@ -563,33 +592,80 @@ static void slo_build(slo_step *t) {
     }
 }
 
-static void slo_plan(gs_sched *s, int64_t now_ns) {
-    slo_state *p = slo_of(s);
-    slo_step t = {.s = s, .p = p, .now_ns = now_ns};
-    if (!has_background(s) || s->slo.background_paused)
-        p->background_since_ns = 0;
-    else if (p->background_since_ns == 0)
-        p->background_since_ns = now_ns > 0 ? now_ns : 1;
-    t.owed_ns = slo_background_owed(s, now_ns);
-    t.background_held = s->slo.background_paused || now_ns < p->rest_until_ns;
+static bool is_aged(const gs_sched *s, int64_t now_ns) {
+    return s->parked.n_items > 0 && now_ns - s->suspended_ns >= s->slo.safepoint_max_age_ns;
+}
 
-    const bool aged =
-        s->parked.n_items > 0 && now_ns - s->suspended_ns >= s->slo.safepoint_max_age_ns;
+static slo_step step_at(gs_sched *s, int64_t now_ns) {
+    slo_state *p = slo_of(s);
+    return (slo_step){.s = s,
+                      .p = p,
+                      .now_ns = now_ns,
+                      .owed_ns = slo_background_owed(s, now_ns),
+                      .background_held =
+                          s->slo.background_paused || now_ns < p->accounts->rest_until_ns};
+}
+
+static void slo_plan(gs_sched *s, int64_t now_ns) {
+    slo_step t = step_at(s, now_ns);
+    const bool alone = s->outside.background_until_ns == GS_NEVER_NS;
+    const bool aged = is_aged(s, now_ns);
     if (aged)
         gs_sched_core_resume(s);
     else
         slo_build(&t);
     /* A step that had to be gone on with, and what is owed, is not put aside again at once. */
     s->plan.may_yield = s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS) &&
-                        s->parked.n_items == 0 && !(aged && t.owed_ns > 0) &&
+                        s->parked.n_items == 0 && !(aged && t.owed_ns > 0 && alone) &&
                         only_background(&s->plan);
+    if (s->plan.may_yield)
+        s->plan.yield_ns = s->outside.background_until_ns;
     if (s->plan.n_items > 0 && !s->plan.resume)
         slo_weigh_items(s);
 }
 
-/* A voice or chat that came since the step began: one that was there before had its chance. */
+/* What other schedulers of the device have to know. */
+static void slo_need(gs_sched *s, int64_t now_ns, gs_sched_need *out) {
+    slo_step t = step_at(s, now_ns);
+    look(&t);
+    out->owed_ns = t.owed_ns;
+    if (is_aged(s, now_ns) && out->owed_ns < s->slo.background_gap_ns)
+        out->owed_ns = s->slo.background_gap_ns;
+    out->counter_ns = INFINITY;
+    gs_cost_step tile = {0};
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++)
+        for (const gs_sched_seq *q = lists[i]->head; q; q = q->next) {
+            if (!slo_interactive(s, q)) {
+                if (slo_is_held(&t, q))
+                    continue;
+                out->background = true;
+                out->counter_ns = slo_min(out->counter_ns, slo_person_of(s, q)->counter_ns);
+            } else if (i == 0 && is_stream(s, q)) {
+                bool ahead;
+                const int64_t start_ns = next_due(&t, q, &ahead) - (int64_t)t.streams_ns;
+                out->start_ns = start_ns < out->start_ns ? start_ns : out->start_ns;
+                out->shown_ns = q->last_token_ns > out->shown_ns ? q->last_token_ns : out->shown_ns;
+                gs_cost_step_add(&tile, 1, q->n_computed, true, true);
+            } else {
+                const double slack = slack_of(&t, q);
+                out->prompts = true;
+                if (slack > 0 && now_ns + (int64_t)slack < out->prompt_start_ns)
+                    out->prompt_start_ns = now_ns + (int64_t)slack;
+            }
+        }
+    out->streams = t.streams;
+    out->streams_ns = (int64_t)t.streams_ns;
+    gs_cost_step_add(&tile, s->slo.tile_tokens, 0, false, true);
+    out->least_ns = (int64_t)gs_cost_predict(&s->cost, &tile);
+}
+
+/* A voice or chat that came since the step began: one that was there before had its chance. Or the
+ * next layer would end too late for other schedulers' streams. */
 static bool slo_should_yield(const gs_sched *s, int64_t now_ns) {
-    (void)now_ns;
+    if (s->plan.yield_ns != GS_NEVER_NS &&
+        now_ns + s->plan.predicted_ns / s->cfg.n_layers > s->plan.yield_ns)
+        return true;
     for (const gs_sched_seq *q = s->waiting.tail; q && q->x.wait_now == GS_WAIT_STEP; q = q->prev)
         if (q->d.cls <= GS_CLASS_CHAT && !q->cancelled)
             return true;
@@ -636,8 +712,10 @@ static void slo_on_end(gs_sched *s, const gs_sched_seq *q) {
 
 const gs_policy_ops gs_policy_slo = {.name = "slo",
                                      .plan = slo_plan,
+                                     .need = slo_need,
                                      .state_bytes = slo_state_bytes,
                                      .init = slo_init,
+                                     .leave = slo_leave,
                                      .classify = slo_classify,
                                      .admit = slo_admit,
                                      .on_submit = slo_on_submit,

@@ -121,6 +121,8 @@ int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out) {
     s->block_tokens = kv_cfg.block_tokens;
     s->n_blocks = kv_cfg.n_blocks;
     s->step_ns = -1.0;
+    s->outside = GS_SCHED_ALONE;
+    s->cfg.n_layers = cfg->n_layers > 1 ? cfg->n_layers : 1;
     if (alloc_state(s) != GS_OK) {
         gs_sched_free(s);
         return GS_ERR_NOMEM;
@@ -139,6 +141,8 @@ int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out) {
 void gs_sched_free(gs_sched *s) {
     if (!s)
         return;
+    if (s->policy_state && s->policy->leave)
+        s->policy->leave(s);
     /* The ledger outlives us: give back what running sequences hold. */
     for (gs_sched_seq *q = s->running.head; q; q = q->next)
         gs_kv_seq_close(s->kv, q->slot);
@@ -342,14 +346,17 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
                    .predicted_ns = -1,
                    .limit_ns = -1,
                    .wake_ns = GS_NEVER_NS,
+                   .yield_ns = GS_NEVER_NS,
                    .step = s->stats.steps + 1};
+    s->last_plan++;
     s->policy->plan(s, now_ns);
     /* Whatever the policy forgot: a suspended step is not left behind. */
-    if (p->n_items == 0 && s->parked.n_items > 0)
+    if (p->n_items == 0 && s->parked.n_items > 0 && s->outside.background_until_ns == GS_NEVER_NS)
         gs_sched_core_resume(s);
 
     if (p->n_items > 0) {
         s->in_flight = true;
+        s->plan_ns = now_ns;
         s->stats.steps++;
         gs_sched_plan_cost(p, &s->step_cost);
         if (s->cost.n_observed > 0 || s->cost.calibrated)
@@ -472,6 +479,39 @@ void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, 
     s->in_flight = false;
     if (s->policy->on_commit)
         s->policy->on_commit(s, r, now_ns);
+}
+
+/* ---- beside other schedulers ------------------------------------------------------------------
+ */
+
+void gs_sched_set_outside(gs_sched *s, const gs_sched_outside *o) {
+    s->outside = *o;
+}
+
+void gs_sched_get_need(gs_sched *s, int64_t now_ns, gs_sched_need *out) {
+    GS_ASSERT(!s->in_flight);
+    *out = (gs_sched_need){.start_ns = GS_NEVER_NS, .prompt_start_ns = GS_NEVER_NS};
+    s->now_ns = now_ns;
+    if (s->policy->need)
+        s->policy->need(s, now_ns, out);
+    else
+        out->prompts = s->running.n + s->waiting.n > 0;
+}
+
+void gs_sched_pass(gs_sched *s, int64_t now_ns) {
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++) {
+        account_waits(lists[i], now_ns);
+        for (gs_sched_seq *q = lists[i]->head; q; q = q->next)
+            q->x.wait_now = GS_WAIT_MODEL;
+    }
+}
+
+bool gs_sched_has_newcomer(const gs_sched *s, int64_t since_ns) {
+    for (const gs_sched_seq *q = s->waiting.tail; q && q->submit_ns >= since_ns; q = q->prev)
+        if (q->d.cls <= GS_CLASS_CHAT && !q->cancelled)
+            return true;
+    return false;
 }
 
 bool gs_sched_should_yield(const gs_sched *s, int64_t now_ns) {

@@ -36,6 +36,7 @@
 
 typedef uint64_t gs_seq_id; /* never 0 */
 typedef struct gs_sched gs_sched;
+typedef struct gs_accounts gs_accounts;
 typedef struct gs_policy_ops gs_policy_ops; /* sched/policy.h: one of the four vtables */
 
 #define GS_NEVER_NS INT64_MAX
@@ -85,7 +86,10 @@ typedef struct gs_sched_config {
                                  fill it and a new prompt waits */
     int32_t prefill_chunk;    /* most prompt tokens of one sequence in one step; multiple of 32 */
     int32_t max_context;      /* tokens of one sequence, prompt + output */
-    uint32_t max_persons;
+    int32_t n_layers;         /* a step can give way between them; 0 counts as 1 */
+    uint32_t max_persons;     /* with accounts: theirs counts */
+    /* Of a device that several schedulers share (turns.h); borrowed. NULL: its own. */
+    gs_accounts *accounts;
     /* A prompt is computed in one step or not at all, and nothing is generated (encoders):
      * prefill_only alone is admitted, up to max_batch_tokens; prefill_chunk does not count. */
     bool whole_prompts;
@@ -157,6 +161,7 @@ typedef struct gs_plan {
     int64_t limit_ns;      /* how long it may take; -1: nothing limits it */
     int64_t held_ns;       /* whoever starts with it was held for company this long, at most */
     int64_t saved_ns;      /* by predictions, against a step for each of those */
+    int64_t yield_ns;      /* with may_yield: gives way by then; GS_NEVER_NS: only to newcomers */
     int64_t wake_ns;       /* when n_items == 0: plan again at this time at the latest */
     uint64_t step;         /* ordinal */
 } gs_plan;
@@ -226,6 +231,43 @@ typedef struct gs_person_view {
     gs_person_config config; /* own or common; weight as it counts */
 } gs_person_view;
 
+/*
+ * What other schedulers of the same device (turns.h) ask of this one's next step. A scheduler alone
+ * has GS_SCHED_ALONE.
+ */
+typedef struct gs_sched_outside {
+    int64_t due_ns;     /* the step must end by then: somebody there would be late */
+    int64_t streams_ns; /* what a step of all their streams takes: a round is so much longer */
+    /* A step of background alone ends, or gives way, by then. */
+    int64_t background_until_ns;
+    bool presses; /* a prompt waits there that is more urgent than any here */
+    bool busy;    /* something runs there */
+} gs_sched_outside;
+
+#define GS_SCHED_ALONE                                                                             \
+    (gs_sched_outside) {                                                                           \
+        .due_ns = GS_NEVER_NS, .background_until_ns = GS_NEVER_NS                                  \
+    }
+
+/* What a scheduler would run next and how much that presses. Times are points in time. */
+typedef struct gs_sched_need {
+    bool streams;            /* somebody reads or listens */
+    bool prompts;            /* interactive prompts wait, or are under way */
+    bool background;         /* may run */
+    int64_t start_ns;        /* a step must begin by then, or a stream is late; GS_NEVER_NS */
+    int64_t prompt_start_ns; /* the same for the first tokens that can still be in time */
+    int64_t streams_ns;      /* time of a step of all streams */
+    int64_t least_ns;        /* the same with a tile of prompt */
+    int64_t shown_ns;        /* the newest token of a stream; 0: none */
+    int64_t owed_ns;         /* to background, on the common account */
+    double counter_ns;       /* of the person whose background comes first */
+} gs_sched_need;
+
+/* Counters of persons, and what background had: one object for all schedulers of a device. Owner:
+ * their thread. GS_ERR_INVALID, GS_ERR_NOMEM. */
+int gs_accounts_create(uint32_t max_persons, gs_accounts **out);
+void gs_accounts_free(gs_accounts *a); /* after the schedulers that share it */
+
 void gs_slo_defaults(gs_slo_config *out);
 /* Bounds of each field. 0, or GS_ERR_INVALID with the field's name in *field (may be NULL). */
 int gs_slo_check(const gs_slo_config *c, const char **field);
@@ -248,6 +290,14 @@ int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns);
  * at gs_sched_next_end after an empty plan too, whose wake_ns is then now_ns. */
 void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out);
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns);
+/* Until the next call; GS_SCHED_ALONE from create on. */
+void gs_sched_set_outside(gs_sched *s, const gs_sched_outside *o);
+/* Between two steps. Nothing is decided by it. */
+void gs_sched_get_need(gs_sched *s, int64_t now_ns, gs_sched_need *out);
+/* Instead of plan, when another scheduler has the device: accounts for why its sequences wait. */
+void gs_sched_pass(gs_sched *s, int64_t now_ns);
+/* Whether a voice or chat came since since_ns that waits. */
+bool gs_sched_has_newcomer(const gs_sched *s, int64_t since_ns);
 /* Safepoint between layers, while a plan with may_yield runs: whether to give way. Submissions
  * that arrived meanwhile should have been handed in before asking. */
 bool gs_sched_should_yield(const gs_sched *s, int64_t now_ns);

@@ -57,6 +57,10 @@ struct gs_sched {
     gs_sched_config cfg;
     const gs_policy_ops *policy;
     void *policy_state;
+    gs_sched *next_member; /* of its accounts */
+    gs_sched_outside outside;
+    int64_t plan_ns;       /* when the last step was planned; 0: never */
+    int64_t background_ns; /* turns.c: the same for one of background alone */
     gs_kv *kv;
     int32_t block_tokens;
     uint32_t n_blocks;
@@ -79,6 +83,7 @@ struct gs_sched {
     int32_t n_cancelled;  /* sequences that end at commit */
 
     uint64_t last_ordinal;
+    uint64_t last_plan; /* empty ones count too: what was tried in one may be tried in the next */
     int64_t waiting_tokens; /* known tokens of all waiting sequences */
     double step_ns;         /* moving average; < 0 before the first step */
     gs_class_config classes[GS_CLASS_COUNT];

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "sched/policy.h"
+#include "sched/turns.h"
 
 #define TEXTS_MAX 256 /* of one request: ids are request * TEXTS_MAX + text + 1 */
 
@@ -20,6 +21,15 @@ typedef struct event {
     int32_t request;
 } event;
 
+/* One model. */
+typedef struct sim_lane {
+    const gs_sim_device *device;
+    gs_kv *kv;
+    gs_item_result *results; /* [max_seqs] */
+    double done_share;       /* of the suspended step */
+    double step_ns;          /* its whole time */
+} sim_lane;
+
 struct gs_sim {
     gs_sim_config cfg;
     const gs_sim_request *requests;
@@ -30,13 +40,12 @@ struct gs_sim {
     event *heap;                    /* [2n] */
     int32_t n_events;
     uint64_t last_ordinal;
-    gs_kv *kv;
-    gs_sched *s;
-    gs_item_result *results; /* [max_seqs] */
+    sim_lane lanes[2];
+    gs_sched *scheds[2]; /* of the lanes */
+    int32_t n_lanes;
+    gs_accounts *accounts;
     gs_rng rng;
     int64_t now_ns;
-    double done_share; /* of the suspended step */
-    double step_ns;    /* its whole time */
     uint64_t n_computed;
     uint32_t gaps[GS_CLASS_COUNT][GS_SIM_GAP_BINS];
     int64_t gap_max_ns[GS_CLASS_COUNT];
@@ -89,6 +98,10 @@ static int32_t token_at(const gs_sim *m, int32_t r, int32_t text, int32_t i) {
     h = (h ^ (uint64_t)i) * 0xbf58476d1ce4e5b9u;
     h = (h ^ h >> 29) * 0x94d049bb133111ebu;
     return (int32_t)(h >> 40);
+}
+
+static gs_sched *sched_of(const gs_sim *m, int32_t r) {
+    return m->scheds[m->requests[r].model];
 }
 
 static int32_t n_texts(const gs_sim_request *q) {
@@ -148,7 +161,7 @@ static int arrive(gs_sim *m, int32_t r, int64_t now_ns) {
                                .arrival_ns = now_ns,
                                .deadline_ns =
                                    q->deadline_ns > 0 ? o->start_ns + q->deadline_ns : 0};
-        if (gs_sched_submit(m->s, &d, now_ns, &a) != GS_OK)
+        if (gs_sched_submit(sched_of(m, r), &d, now_ns, &a) != GS_OK)
             break;
     }
     o->n_texts_left = k;
@@ -162,7 +175,7 @@ static int arrive(gs_sim *m, int32_t r, int64_t now_ns) {
     /* A part of it is no use: what was taken is given back. */
     o->state = GS_SIM_PENDING;
     for (int32_t i = 0; i < k; i++)
-        gs_sched_cancel(m->s, (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)i + 1, now_ns);
+        gs_sched_cancel(sched_of(m, r), (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)i + 1, now_ns);
     if (a.code == GS_ERR_OVERLOADED && o->n_tries < m->cfg.max_tries)
         push(m, now_ns + a.retry_after_ns, EVENT_ARRIVE, r);
     else if (k > 0)
@@ -174,7 +187,7 @@ static int arrive(gs_sim *m, int32_t r, int64_t now_ns) {
 
 static void cancel(gs_sim *m, int32_t r, int64_t now_ns) {
     for (int32_t k = 0; k < n_texts(&m->requests[r]); k++)
-        gs_sched_cancel(m->s, (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)k + 1, now_ns);
+        gs_sched_cancel(sched_of(m, r), (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)k + 1, now_ns);
 }
 
 /* Hands everything in that has happened by until_ns. */
@@ -189,9 +202,9 @@ static int take_events(gs_sim *m, int64_t until_ns) {
     return GS_OK;
 }
 
-static void take_ends(gs_sim *m) {
+static void take_ends_of(gs_sim *m, gs_sched *s) {
     gs_seq_end e;
-    while (gs_sched_next_end(m->s, &e)) {
+    while (gs_sched_next_end(s, &e)) {
         const int32_t r = (int32_t)((e.id - 1) / TEXTS_MAX);
         gs_sim_outcome *o = &m->outcomes[r];
         o->n_preempted += e.n_preempted;
@@ -209,6 +222,11 @@ static void take_ends(gs_sim *m) {
         const bool broken = e.reason == GS_END_CANCELLED || e.reason == GS_END_ERROR;
         close_request(m, r, broken ? GS_SIM_CANCELLED : GS_SIM_DONE);
     }
+}
+
+static void take_ends(gs_sim *m) {
+    for (int32_t i = 0; i < m->n_lanes; i++)
+        take_ends_of(m, m->scheds[i]);
 }
 
 /* ---- steps
@@ -239,66 +257,67 @@ static void note_token(gs_sim *m, int32_t r) {
     o->last_ns = m->now_ns;
 }
 
-static void finish_step(gs_sim *m, const gs_plan *plan, int64_t elapsed_ns) {
+static void finish_step(gs_sim *m, int32_t at, const gs_plan *plan, int64_t elapsed_ns) {
+    sim_lane *l = &m->lanes[at];
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *it = &plan->items[i];
         const int32_t r = (int32_t)((it->id - 1) / TEXTS_MAX);
-        m->results[i] = (gs_item_result){.token = token_at(m, r, 0, it->pos + it->n_tokens)};
+        l->results[i] = (gs_item_result){.token = token_at(m, r, 0, it->pos + it->n_tokens)};
         if (it->sample)
             note_token(m, r);
     }
     m->n_computed += (uint64_t)plan->n_tokens;
-    const gs_step_result res = {.elapsed_ns = elapsed_ns, .items = m->results};
-    gs_sched_commit(m->s, plan, &res, m->now_ns);
+    const gs_step_result res = {.elapsed_ns = elapsed_ns, .items = l->results};
+    gs_sched_commit(m->scheds[at], plan, &res, m->now_ns);
 }
 
 /* Layer by layer, as far as nobody more urgent comes. True: it was put aside. */
-static int run_layers(gs_sim *m, const gs_plan *plan, bool *suspended) {
-    const double layer = m->step_ns / m->cfg.device.n_layers;
+static int run_layers(gs_sim *m, int32_t at, const gs_plan *plan) {
+    sim_lane *l = &m->lanes[at];
+    const int n_layers = l->device->n_layers;
+    const double layer = l->step_ns / n_layers;
     const int64_t began_ns = m->now_ns;
-    const int first = (int)(m->done_share * m->cfg.device.n_layers + 0.5);
-    *suspended = false;
-    for (int i = first; i < m->cfg.device.n_layers; i++) {
+    const int first = (int)(l->done_share * n_layers + 0.5);
+    for (int i = first; i < n_layers; i++) {
         m->now_ns = began_ns + (int64_t)(layer * (i + 1 - first));
-        if (m->n_events == 0 || m->heap[0].t_ns > m->now_ns || i + 1 == m->cfg.device.n_layers)
+        if (i + 1 == n_layers)
             continue;
         if (take_events(m, m->now_ns) != GS_OK)
             return GS_ERR_NOMEM;
-        if (gs_sched_should_yield(m->s, m->now_ns)) {
-            m->done_share = (double)(i + 1) / m->cfg.device.n_layers;
-            gs_sched_suspend(m->s, plan, m->now_ns - began_ns, m->now_ns);
-            *suspended = true;
+        if (gs_turns_should_yield(m->scheds, m->n_lanes, at, plan, m->now_ns)) {
+            l->done_share = (double)(i + 1) / n_layers;
+            gs_sched_suspend(m->scheds[at], plan, m->now_ns - began_ns, m->now_ns);
             return GS_OK;
         }
     }
-    finish_step(m, plan, m->now_ns - began_ns);
+    finish_step(m, at, plan, m->now_ns - began_ns);
     return GS_OK;
 }
 
-static double step_time(gs_sim *m, const gs_plan *plan) {
+static double step_time(gs_sim *m, const gs_sim_device *d, const gs_plan *plan) {
     gs_cost_step x = {0};
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *it = &plan->items[i];
         gs_cost_step_add(&x, it->n_tokens, it->pos, !it->prefill, it->sample);
     }
-    const double spread = m->cfg.device.noise * (2.0 * gs_rng_unit(&m->rng) - 1.0);
-    const double slow = gs_rng_unit(&m->rng) < m->cfg.device.slow_rate ? 4.0 : 1.0;
-    return gs_cost_predict(&m->cfg.device.cost, &x) * (1.0 + spread) * slow;
+    const double spread = d->noise * (2.0 * gs_rng_unit(&m->rng) - 1.0);
+    const double slow = gs_rng_unit(&m->rng) < d->slow_rate ? 4.0 : 1.0;
+    return gs_cost_predict(&d->cost, &x) * (1.0 + spread) * slow;
 }
 
-static int run_step(gs_sim *m, const gs_plan *plan) {
-    bool suspended;
-    double ns = plan->resume ? m->step_ns * (1.0 - m->done_share) : step_time(m, plan);
+static int run_step(gs_sim *m, int32_t at, const gs_plan *plan) {
+    sim_lane *l = &m->lanes[at];
+    double ns = plan->resume ? l->step_ns * (1.0 - l->done_share) : step_time(m, l->device, plan);
     if (plan->may_yield) {
         if (!plan->resume) {
-            m->step_ns = ns;
-            m->done_share = 0.0;
+            l->step_ns = ns;
+            l->done_share = 0.0;
         }
-        return run_layers(m, plan, &suspended);
+        return run_layers(m, at, plan);
     }
     ns = ns > 1.0 ? ns : 1.0;
     m->now_ns += (int64_t)ns;
-    finish_step(m, plan, (int64_t)ns);
+    finish_step(m, at, plan, (int64_t)ns);
     return GS_OK;
 }
 
@@ -310,9 +329,9 @@ int gs_sim_run(gs_sim *m, char *err, size_t errlen) {
         take_ends(m);
         if (m->cfg.end_ns > 0 && m->now_ns >= m->cfg.end_ns)
             return GS_OK;
-        gs_sched_plan(m->s, m->now_ns, &plan);
+        const int32_t at = gs_turns_plan(m->scheds, m->n_lanes, m->now_ns, &plan);
         if (plan.n_items > 0) {
-            if (run_step(m, &plan) != GS_OK)
+            if (run_step(m, at, &plan) != GS_OK)
                 return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
         } else if (plan.wake_ns > m->now_ns) {
             int64_t next_ns = plan.wake_ns;
@@ -323,8 +342,9 @@ int gs_sim_run(gs_sim *m, char *err, size_t errlen) {
             m->now_ns = next_ns > m->now_ns ? next_ns : m->now_ns;
         }
         take_ends(m);
-        if (m->cfg.check && gs_sched_check(m->s, err, errlen) != GS_OK)
-            return GS_ERR_INTERNAL;
+        for (int32_t i = 0; i < m->n_lanes; i++)
+            if (m->cfg.check && gs_sched_check(m->scheds[i], err, errlen) != GS_OK)
+                return GS_ERR_INTERNAL;
     }
 }
 
@@ -335,8 +355,9 @@ void gs_sim_set_end(gs_sim *m, int64_t end_ns) {
 /* ---- create and free
  * ----------------------------------------------------------------------------*/
 
-static int create_sched(gs_sim *m) {
-    const gs_sim_device *d = &m->cfg.device;
+static int create_lane(gs_sim *m, const gs_sim_device *d) {
+    sim_lane *l = &m->lanes[m->n_lanes];
+    gs_sched **out = &m->scheds[m->n_lanes];
     const gs_kv_config kc = {.n_blocks = d->n_blocks,
                              .block_tokens = d->block_tokens,
                              .max_seqs = d->max_seqs,
@@ -353,27 +374,42 @@ static int create_sched(gs_sim *m) {
                                 .max_batch_tokens = d->max_batch_tokens,
                                 .prefill_chunk = d->prefill_chunk,
                                 .max_context = d->max_context,
+                                .n_layers = d->n_layers,
+                                .accounts = m->accounts,
                                 .max_persons = m->cfg.n_persons,
                                 .policy = m->cfg.policy,
                                 .seed = m->cfg.seed,
                                 .classes = m->cfg.classes,
                                 .slo = m->cfg.slo ? m->cfg.slo : &slo,
                                 .cost = &cost};
-    int rc = gs_kv_create(&kc, &m->kv);
+    l->device = d;
+    l->results = gs_calloc((size_t)d->max_seqs, sizeof *l->results);
+    int rc = l->results ? gs_kv_create(&kc, &l->kv) : GS_ERR_NOMEM;
     if (rc == GS_OK)
-        rc = gs_sched_create(&sc, m->kv, &m->s);
+        rc = gs_sched_create(&sc, l->kv, out);
+    m->n_lanes++; /* also a broken one: free looks at all */
     for (uint32_t i = 0; rc == GS_OK && m->cfg.weights && i < m->cfg.n_persons; i++) {
         gs_person_config pc = sc.slo->person;
         pc.weight = m->cfg.weights[i];
-        gs_sched_set_person(m->s, i, &pc);
+        gs_sched_set_person(*out, i, &pc);
     }
+    return rc;
+}
+
+static int create_lanes(gs_sim *m) {
+    int rc = gs_accounts_create(m->cfg.n_persons, &m->accounts);
+    if (rc == GS_OK)
+        rc = create_lane(m, &m->cfg.device);
+    if (rc == GS_OK && m->cfg.second)
+        rc = create_lane(m, m->cfg.second);
     return rc;
 }
 
 static bool valid(const gs_sim_config *cfg, const gs_sim_request *q, int32_t i) {
     return q->n_prompt > 0 && q->n_texts >= 0 && q->n_texts < TEXTS_MAX &&
            (q->n_texts > 0 || q->n_output > 0) && q->after < i && q->prefix_of < i &&
-           q->n_prefix <= q->n_prompt && (int)q->cls >= 0 && q->cls < GS_CLASS_COUNT &&
+           q->n_prefix <= q->n_prompt && q->model >= 0 && q->model <= (cfg->second != NULL) &&
+           (int)q->cls >= 0 && q->cls < GS_CLASS_COUNT &&
            (q->person == 0 || q->person < cfg->n_persons) && q->t_ns >= 0 && q->think_ns >= 0 &&
            (q->n_blocks == 0 || (q->block_tokens > 0 && q->n_texts == 0));
 }
@@ -396,10 +432,9 @@ int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int3
     m->first_child = gs_array(some, sizeof *m->first_child);
     m->sibling = gs_array(some, sizeof *m->sibling);
     m->heap = gs_calloc(2 * some, sizeof *m->heap);
-    m->results = gs_calloc((size_t)cfg->device.max_seqs, sizeof *m->results);
     int rc = GS_ERR_NOMEM;
-    if (m->outcomes && m->tokens && m->first_child && m->sibling && m->heap && m->results)
-        rc = create_sched(m);
+    if (m->outcomes && m->tokens && m->first_child && m->sibling && m->heap)
+        rc = create_lanes(m);
     if (rc != GS_OK) {
         gs_sim_free(m);
         return rc;
@@ -424,11 +459,14 @@ int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int3
 void gs_sim_free(gs_sim *m) {
     if (!m)
         return;
-    gs_sched_free(m->s);
-    gs_kv_free(m->kv);
+    for (int32_t i = 0; i < m->n_lanes; i++) {
+        gs_sched_free(m->scheds[i]);
+        gs_kv_free(m->lanes[i].kv);
+        gs_free(m->lanes[i].results);
+    }
+    gs_accounts_free(m->accounts);
     for (int32_t i = 0; i < m->n && m->tokens; i++)
         gs_free(m->tokens[i]);
-    gs_free(m->results);
     gs_free(m->heap);
     gs_free(m->sibling);
     gs_free(m->first_child);
@@ -442,12 +480,12 @@ const gs_sim_outcome *gs_sim_outcomes(const gs_sim *m) {
 }
 
 gs_sched *gs_sim_sched(const gs_sim *m) {
-    return m->s;
+    return m->scheds[0];
 }
 
 int64_t gs_sim_charged(const gs_sim *m, uint32_t person) {
     gs_person_stats st;
-    gs_sched_get_person(m->s, person, &st);
+    gs_sched_get_person(m->scheds[0], person, &st);
     return st.charged_ns;
 }
 
@@ -482,7 +520,7 @@ static int64_t gap_at(const gs_sim *m, int c, double share) {
 /* As the objectives of the household load (bench/family): by what was shown until the end. */
 static bool met(const gs_sim *m, const gs_sim_request *q, const gs_sim_outcome *o) {
     gs_class_config k[GS_CLASS_COUNT];
-    gs_sched_get_classes(m->s, k);
+    gs_sched_get_classes(m->scheds[0], k);
     const gs_class_config *c = &k[q->cls];
     const int64_t deadline_ns = q->deadline_ns > 0 ? q->deadline_ns : c->complete_ns;
     if (o->state == GS_SIM_REFUSED)
@@ -566,13 +604,17 @@ int gs_sim_report_create(const gs_sim *m, gs_sim_report *out) {
     *out = (gs_sim_report){.end_ns = m->now_ns,
                            .tokens_per_s = (double)m->n_computed * 1e9 / (double)m->now_ns,
                            .fairness = jain(m),
-                           .hash = gs_sched_decision_hash(m->s)};
+                           .hash = gs_sched_decision_hash(m->scheds[0])};
     count(m, out);
     for (int c = 0; c < GS_CLASS_COUNT; c++)
         sort_class(m, c, v, &out->cls[c]);
     gs_free(v);
-    gs_sched_get_stats(m->s, &out->stats);
-    gs_kv_get_stats(m->kv, &out->kv);
-    gs_cost_get_error(gs_sched_cost(m->s), &out->error);
+    gs_sched_get_stats(m->scheds[0], &out->stats);
+    gs_kv_get_stats(m->lanes[0].kv, &out->kv);
+    gs_cost_get_error(gs_sched_cost(m->scheds[0]), &out->error);
+    if (m->n_lanes > 1) {
+        gs_sched_get_stats(m->scheds[1], &out->second);
+        out->hash ^= gs_sched_decision_hash(m->scheds[1]) << 1;
+    }
     return GS_OK;
 }

@@ -19,6 +19,7 @@ typedef struct gs_sim_request {
     int64_t t_ns;     /* arrival; ignored with after */
     int32_t after;    /* index of an earlier request that must end first; -1 */
     int64_t think_ns; /* after its end */
+    int32_t model;    /* 0; 1: the second one */
     uint32_t person;
     gs_class cls;
     bool class_fixed;
@@ -48,6 +49,7 @@ typedef struct gs_sim_device {
 
 typedef struct gs_sim_config {
     gs_sim_device device;
+    const gs_sim_device *second;    /* another model on the same machine; NULL: none */
     const gs_policy_ops *policy;    /* NULL: the default */
     const gs_class_config *classes; /* NULL: the defaults */
     const gs_slo_config *slo;       /* NULL: the defaults */
@@ -97,7 +99,8 @@ typedef struct gs_sim_report {
     int64_t end_ns;                   /* when the last thing happened */
     double tokens_per_s;              /* computed, all kinds */
     double fairness;                  /* Jain's index of persons' weighted device time */
-    gs_sched_stats stats;
+    gs_sched_stats stats;             /* of the first model, as kv and error are */
+    gs_sched_stats second;            /* of the second one */
     gs_kv_stats kv;
     gs_cost_error error;
     uint64_t hash;

@@ -81,6 +81,19 @@ static const named_device devices[] = {
       .max_batch_tokens = 512,
       .prefill_chunk = 512,
       .max_context = 32768}},
+    /* The first one with an encoder of 22M parameters, 6 layers. */
+    {"xeon2-minilm",
+     {.cost = {.knot_ns = KNOTS(0.6, 0.62, 0.66, 0.85, 1.3, 2.2, 4.1, 8, 16, 32),
+               .prefill_ns = 20,
+               .fixed_ns = 5e4},
+      .noise = 0.05,
+      .n_layers = 6,
+      .n_blocks = 2048,
+      .block_tokens = 32,
+      .max_seqs = 64,
+      .max_batch_tokens = 512,
+      .prefill_chunk = 512,
+      .max_context = 512}},
 };
 
 #define N_DEVICES ((int)(sizeof devices / sizeof devices[0]))

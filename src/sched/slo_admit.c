@@ -202,7 +202,7 @@ uint32_t slo_windows(slo_step *t, int64_t *until_ns) {
     gs_sched *s = t->s;
     company m[GS_CLASS_COUNT] = {0};
     *until_ns = GS_NEVER_NS;
-    if (!slo_rule(s, GS_RULE_WINDOWS) || s->running.n > 0)
+    if (!slo_rule(s, GS_RULE_WINDOWS) || s->running.n > 0 || s->outside.busy)
         return 0; /* the device is busy: who comes collects anyway */
     for (const gs_sched_seq *q = s->waiting.head; q; q = q->next) {
         company *k = &m[q->d.cls];

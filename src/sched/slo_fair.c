@@ -7,6 +7,7 @@
 #include "sched/slo_impl.h"
 
 #include "base/err.h"
+#include "base/sys.h"
 
 #define OUTPUT_GUESS 128.0 /* tokens, until a person has had answers */
 #define OUTPUT_SHARE 0.2   /* weight of the newest answer */
@@ -16,6 +17,68 @@ static double weight_of(const gs_sched *s, const slo_person *u) {
     const double weight = slo_config_of(s, u)->weight;
     return weight > 0.0 ? weight : 1.0;
 }
+
+/* ---- the accounts -----------------------------------------------------------------------------*/
+
+size_t slo_accounts_bytes(uint32_t max_persons) {
+    return sizeof(gs_accounts) + (max_persons > 0 ? max_persons : 1) * sizeof(slo_person);
+}
+
+void slo_accounts_place(void *at, uint32_t max_persons) {
+    gs_accounts *a = at;
+    a->n_persons = max_persons > 0 ? max_persons : 1;
+    a->persons = (slo_person *)(void *)(a + 1);
+}
+
+int gs_accounts_create(uint32_t max_persons, gs_accounts **out) {
+    if (max_persons > UINT16_MAX)
+        return GS_ERR_INVALID;
+    void *at = gs_calloc(1, slo_accounts_bytes(max_persons));
+    if (!at)
+        return GS_ERR_NOMEM;
+    slo_accounts_place(at, max_persons);
+    *out = at;
+    return GS_OK;
+}
+
+void gs_accounts_free(gs_accounts *a) {
+    gs_free(a);
+}
+
+void slo_join(gs_sched *s, gs_accounts *a) {
+    slo_state *p = slo_of(s);
+    p->accounts = a;
+    p->n_persons = s->cfg.max_persons = a->n_persons;
+    p->persons = a->persons;
+    s->next_member = a->members;
+    a->members = s;
+}
+
+void slo_leave(gs_sched *s) {
+    gs_accounts *a = slo_of(s)->accounts;
+    gs_sched **at = &a->members;
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++)
+        for (const gs_sched_seq *q = lists[i]->head; q; q = q->next)
+            slo_person_of(s, q)->n_live--;
+    while (*at != s)
+        at = &(*at)->next_member;
+    *at = s->next_member;
+}
+
+void slo_begin(gs_sched *s) {
+    const slo_state *p = slo_of(s);
+    for (uint32_t i = 0; i < p->n_persons; i++) {
+        slo_person *u = &p->persons[i];
+        u->n_running = u->n_wanted = 0;
+        u->passed_over = 0; /* steps are numbered by each scheduler for itself */
+    }
+    for (const gs_sched *m = p->accounts->members; m; m = m->next_member)
+        for (const gs_sched_seq *q = m->running.head; q; q = q->next)
+            slo_person_of(m, q)->n_running++;
+}
+
+/* ---- counters ---------------------------------------------------------------------------------*/
 
 double slo_expected_output(const gs_sched *s, const gs_sched_seq *q) {
     const double most = q->d.max_output - q->n_output;
@@ -42,25 +105,25 @@ double slo_counter_on_return(const gs_sched *s, uint32_t person) {
         if (o != u && o->n_live > 0 && (least < 0.0 || o->counter_ns < least))
             least = o->counter_ns;
     }
-    return slo_max(u->counter_ns, least >= 0.0 ? least : p->last_counter_ns);
+    return slo_max(u->counter_ns, least >= 0.0 ? least : p->accounts->last_counter_ns);
 }
 
 void slo_person_joins(gs_sched *s, gs_sched_seq *q) {
-    slo_state *p = slo_of(s);
+    gs_accounts *a = slo_of(s)->accounts;
     slo_person *u = slo_person_of(s, q);
-    if (q->d.person != p->last_person && q->ordinal > 1)
-        p->switched_ns = s->now_ns > 0 ? s->now_ns : 1;
-    p->last_person = q->d.person;
+    if (q->d.person != a->last_person && (a->someone_came))
+        a->switched_ns = s->now_ns > 0 ? s->now_ns : 1;
+    a->last_person = q->d.person;
+    a->someone_came = true;
     u->counter_ns = slo_counter_on_return(s, q->d.person);
     u->n_live++;
 }
 
 void slo_person_leaves(gs_sched *s, const gs_sched_seq *q) {
-    slo_state *p = slo_of(s);
     slo_person *u = slo_person_of(s, q);
     GS_ASSERT(u->n_live > 0);
     if (--u->n_live == 0)
-        p->last_counter_ns = u->counter_ns;
+        slo_of(s)->accounts->last_counter_ns = u->counter_ns;
     const bool whole = q->end.reason == GS_END_STOP || q->end.reason == GS_END_LENGTH;
     if (!whole)
         return;
@@ -97,7 +160,7 @@ void slo_weigh_items(gs_sched *s) {
     }
 }
 
-static void count_background(slo_state *p, int64_t ns, int64_t now_ns) {
+static void count_background(gs_accounts *p, int64_t ns, int64_t now_ns) {
     const int64_t bucket = now_ns / SLO_BUCKET_NS;
     if (bucket > p->bucket) {
         const int64_t n_new = bucket - p->bucket < SLO_BUCKETS ? bucket - p->bucket : SLO_BUCKETS;
@@ -119,7 +182,7 @@ static void charge_person(const gs_sched *s, slo_person *u, double ns, int64_t n
 }
 
 /* A duty cycle: work of 1 at a share of a quarter is followed by a rest of 3. */
-static void rest_background(const gs_sched *s, slo_state *p, double ns, int64_t now_ns) {
+static void rest_background(const gs_sched *s, gs_accounts *p, double ns, int64_t now_ns) {
     if (ns <= 0.0 || s->slo.background_share >= 1.0)
         return;
     const int64_t from_ns = p->rest_until_ns > now_ns ? p->rest_until_ns : now_ns;
@@ -142,13 +205,26 @@ void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
             s->stats.recomputed_ns += (int64_t)(part * (1.0 - c->useful));
         background += c->background ? part : 0.0;
     }
-    count_background(p, (int64_t)background, now_ns);
-    rest_background(s, p, background, now_ns);
+    count_background(p->accounts, (int64_t)background, now_ns);
+    rest_background(s, p->accounts, background, now_ns);
     s->stats.busy_background_ns += (int64_t)background;
 }
 
-int64_t slo_background_owed(const gs_sched *s, int64_t now_ns) {
-    const slo_state *p = slo_of(s);
+static bool any_background(const gs_accounts *a) {
+    const gs_class b = GS_CLASS_BACKGROUND;
+    for (const gs_sched *m = a->members; m; m = m->next_member)
+        if (!m->slo.background_paused &&
+            m->stats.n_running_by_class[b] + m->stats.n_waiting_by_class[b] > 0)
+            return true;
+    return false;
+}
+
+int64_t slo_background_owed(gs_sched *s, int64_t now_ns) {
+    gs_accounts *p = slo_of(s)->accounts;
+    if (!any_background(p))
+        p->background_since_ns = 0;
+    else if (p->background_since_ns == 0)
+        p->background_since_ns = now_ns > 0 ? now_ns : 1;
     if (p->background_since_ns == 0)
         return 0;
     int64_t since_ns = now_ns - p->background_since_ns, had_ns = 0;
@@ -192,8 +268,9 @@ int slo_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out) {
     *out = (gs_person_stats){.counter_ns = u->counter_ns,
                              .charged_ns = u->charged_ns,
                              .output_tokens = u->output_tokens};
-    for (const gs_sched_seq *q = s->running.head; q; q = q->next)
-        out->n_running += slo_person_of(s, q) == u;
+    for (const gs_sched *m = p->accounts->members; m; m = m->next_member)
+        for (const gs_sched_seq *q = m->running.head; q; q = q->next)
+            out->n_running += slo_person_of(m, q) == u;
     out->n_waiting = u->n_live - out->n_running;
     return GS_OK;
 }
@@ -207,7 +284,9 @@ int slo_check(const gs_sched *s, char *err, size_t errlen) {
             return gs_fail(err, errlen, GS_ERR_INTERNAL, "person %u has a wrong account", i);
         n_live += p->persons[i].n_live;
     }
-    if (n_live != s->running.n + s->waiting.n)
+    for (const gs_sched *m = p->accounts->members; m; m = m->next_member)
+        n_live -= m->running.n + m->waiting.n;
+    if (n_live != 0)
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "persons' sequences are miscounted");
     return GS_OK;
 }

@@ -37,17 +37,27 @@ typedef struct slo_class {
     int64_t window_ns; /* moved by misses within the class's bounds */
 } slo_class;
 
-typedef struct slo_state {
-    slo_class classes[GS_CLASS_COUNT];
+/* What all schedulers of a device share. The fields of slo_person that are for while a step is
+ * built belong to whoever builds one. */
+struct gs_accounts {
+    gs_sched *members;              /* list, by next_member */
     double last_counter_ns;         /* of the person that left last */
     int64_t background_since_ns;    /* it has had work since; 0: has none */
     int64_t bucket_ns[SLO_BUCKETS]; /* background's device time by second */
     int64_t bucket;                 /* number of the newest second */
     int64_t rest_until_ns;          /* background has had its share until then */
-    uint32_t last_person;           /* who came last */
-    int64_t switched_ns;            /* when somebody else came than before; 0: never */
+    bool someone_came;
+    uint32_t last_person; /* who came last */
+    int64_t switched_ns;  /* when somebody else came than before; 0: never */
     uint32_t n_persons;
     slo_person *persons; /* [n_persons] */
+};
+
+typedef struct slo_state {
+    slo_class classes[GS_CLASS_COUNT];
+    gs_accounts *accounts;
+    uint32_t n_persons;  /* of the accounts */
+    slo_person *persons; /* [n_persons] likewise */
     slo_charge *charges; /* [max_seqs] of the plan */
     slo_charge *parked;  /* [max_seqs] of the suspended step */
 } slo_state;
@@ -107,7 +117,18 @@ static inline double slo_min(double a, double b) {
     return a < b ? a : b;
 }
 
+/* How long a step of that many ns may become when background joins it. */
+static inline double slo_background_bound(const gs_sched *s, double own_ns) {
+    return slo_max(s->slo.background_stretch * own_ns, (double)s->slo.background_gap_ns);
+}
+
 /* ---- slo_fair.c ---- */
+size_t slo_accounts_bytes(uint32_t max_persons);
+void slo_accounts_place(void *at, uint32_t max_persons); /* at zeroed memory of that many bytes */
+void slo_join(gs_sched *s, gs_accounts *a);
+void slo_leave(gs_sched *s);
+/* Clears what is counted while a step is built, and counts who runs, in all members. */
+void slo_begin(gs_sched *s);
 double slo_expected_output(const gs_sched *s, const gs_sched_seq *q); /* tokens still to come */
 /* What the person's counter is once a request of theirs comes. */
 double slo_counter_on_return(const gs_sched *s, uint32_t person);
@@ -115,7 +136,7 @@ void slo_person_joins(gs_sched *s, gs_sched_seq *q);
 void slo_person_leaves(gs_sched *s, const gs_sched_seq *q);
 void slo_weigh_items(gs_sched *s); /* charges of the plan that is ready */
 void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns);
-int64_t slo_background_owed(const gs_sched *s, int64_t now_ns);
+int64_t slo_background_owed(gs_sched *s, int64_t now_ns);
 int slo_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg);
 int64_t slo_charged_ns(const gs_sched *s, uint32_t person);
 void slo_person_config(const gs_sched *s, uint32_t person, gs_person_config *out);
@@ -127,6 +148,9 @@ int slo_check(const gs_sched *s, char *err, size_t errlen);
 int slo_extend(slo_step *t, gs_sched_seq *q, int32_t n);
 /* Starts a waiting one with up to n tokens. A token count, or why not (-gs_wait). */
 int slo_start(slo_step *t, gs_sched_seq *q, int32_t n);
+
+/* Runs as many sequences as it may, at this model and others. */
+bool slo_person_full(const gs_sched *s, const gs_sched_seq *q);
 
 /* ---- slo_admit.c ---- */
 gs_class slo_classify(const gs_sched *s, const gs_seq_desc *d, int32_t n_cached);

@@ -90,18 +90,23 @@ static int32_t free_seats(const gs_sched *s, const gs_sched_seq *q) {
     return n;
 }
 
+bool slo_person_full(const gs_sched *s, const gs_sched_seq *q) {
+    const slo_person *u = slo_person_of(s, q);
+    const int32_t most = slo_config_of(s, u)->max_running;
+    return most > 0 && u->n_running >= most;
+}
+
 static gs_wait find_seat(slo_step *t, gs_sched_seq *q) {
     gs_sched *s = t->s;
     const gs_class_config *k = &s->classes[q->d.cls];
     const slo_person *u = slo_person_of(s, q);
     if (k->seats > 0 && s->stats.n_running_by_class[q->d.cls] >= k->seats)
         return GS_WAIT_SEATS;
-    const int32_t most = slo_config_of(s, u)->max_running;
-    if (most > 0 && u->n_running >= most)
+    if (slo_person_full(s, q))
         return GS_WAIT_PERSON;
     /* Where others come and go, one person never holds all seats. */
-    if (t->now_ns - t->p->switched_ns < SLO_COMPANY_NS && t->p->switched_ns > 0 &&
-        slo_rule(s, GS_RULE_FAIRNESS) && s->cfg.max_seqs >= 4 &&
+    if (t->now_ns - t->p->accounts->switched_ns < SLO_COMPANY_NS &&
+        t->p->accounts->switched_ns > 0 && slo_rule(s, GS_RULE_FAIRNESS) && s->cfg.max_seqs >= 4 &&
         u->n_running >= s->cfg.max_seqs - s->cfg.max_seqs / 4)
         return GS_WAIT_PERSON;
     if (free_seats(s, q) > 0)
