@@ -49,7 +49,7 @@ static void on_signal(uv_signal_t *h, int signum) {
     alarm((unsigned)(s->cfg.server_drain_timeout_ms / 1000 + 2));
     if (s->cfg.model_backend == GS_CONFIG_BACKEND_FAKE &&
         gs_engine_get_state(s->engine) == GS_ENGINE_READY)
-        gs_fake_release(gs_engine_backend(s->engine));
+        gs_fake_release(gs_engine_backend(s->engine, 0));
     gs_api_drain(s->api, (int)s->cfg.server_drain_timeout_ms, close_signals, s);
 }
 

@@ -62,6 +62,7 @@ typedef struct gs_backend_info {
     uint32_t n_kv_blocks;
     int32_t block_tokens;
     size_t kv_bytes;
+    int32_t n_layers;   /* a step can give way between them */
     int32_t n_embd;     /* floats of a sequence's vector; RANK: 1 */
     gs_pooling pooling; /* NONE: makes no vectors */
     /* An encoder: each token looks at the whole prompt, so a prompt is computed in one step, and

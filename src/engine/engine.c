@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <errno.h>
-#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,24 +13,12 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "engine/lane_impl.h"
+#include "sched/turns.h"
 
 #define OUTBOX_EVENTS 8192
-/* Steps between two looks at the step-time model's error, which sorts some hundred numbers. */
-#define ERROR_STEPS 64
 /* Steps that can be looked back at: a second of the shortest ones. */
 #define STEP_SLOTS 1024
-
-const double gs_ratio_bounds[GS_RATIO_N] = {
-#define X(bound) bound,
-    GS_RATIO_BOUNDS(X)
-#undef X
-        INFINITY};
-
-const double gs_step_tokens_bounds[GS_STEP_TOKENS_N - 1] = {
-#define X(bound) bound,
-    GS_STEP_TOKENS_BOUNDS(X)
-#undef X
-};
 
 /*
  * Hand-over of a sequence back to its owner. The owner may send a cancel at the very moment in
@@ -47,16 +34,17 @@ struct gs_engine {
     gs_engine_config cfg;
     pthread_t thread;
     /* engine thread's */
-    gs_backend *backend;
+    gs_lane *lanes[GS_ENGINE_LANES];  /* NULL: free */
+    gs_lane *active[GS_ENGINE_LANES]; /* the others, packed, and their schedulers */
+    gs_sched *scheds[GS_ENGINE_LANES];
+    int32_t n_active;
+    gs_accounts *accounts;
     gs_guides *guides;
-    gs_kv *kv;
-    gs_sched *sched;
-    gs_batch_item *items;                    /* [max_seqs] */
-    gs_sample *samples;                      /* [max_seqs] */
-    gs_item_result *results;                 /* [max_seqs] */
+    int32_t running;                         /* index of active: whose step runs */
+    const gs_plan *plan;                     /* that step */
+    gs_engine_stats gone;                    /* what lanes that are gone have counted */
     gs_steps *steps;                         /* read by others */
     bool posted;                             /* events since the last wake */
-    bool in_step;                            /* the backend runs: settings wait for its end */
     gs_query *changes;                       /* CONFIGURE queries that do */
     gs_class_config classes[GS_CLASS_COUNT]; /* copies of the configuration's */
     gs_slo_config slo;
@@ -68,28 +56,12 @@ struct gs_engine {
     atomic_int state;
     atomic_ullong next_id;
     int wake_fd;
-    char error[256];      /* written before state becomes FAILED */
-    gs_backend_info info; /* written before state becomes READY */
-    struct {
-        atomic_int n_running, n_waiting;
-        atomic_int running_by_class[GS_CLASS_COUNT], waiting_by_class[GS_CLASS_COUNT];
-        atomic_uint kv_held, kv_cached, kv_pinned;
-        atomic_ullong steps, preemptions, prefill_tokens, decode_tokens, recomputed_tokens;
-        atomic_ullong lookup_tokens, hit_tokens, suspensions;
-        atomic_llong step_began_ns, longest_step_ns, busy_ns;
-        atomic_llong discarded_ns, busy_background_ns, recomputed_ns, saved_ns;
-        atomic_ullong n_held[GS_CLASS_COUNT];
-        atomic_llong held_ns[GS_CLASS_COUNT];
-        atomic_ullong tokens[GS_CLASS_COUNT][GS_PHASE_COUNT];
-        atomic_llong device_ns[GS_CLASS_COUNT][GS_PHASE_COUNT];
-        atomic_ullong step_tokens[GS_STEP_TOKENS_N], step_tokens_sum;
-        atomic_llong person_ns[GS_ENGINE_PERSONS];
-        atomic_ullong n_target[GS_CLASS_COUNT], n_missed[GS_CLASS_COUNT];
-        atomic_ullong n_relegated[GS_CLASS_COUNT];
-        atomic_llong window_ns[GS_CLASS_COUNT], effective_tpot_ns[GS_CLASS_COUNT];
-        atomic_ullong ratio_count[GS_RATIO_N];
-        _Atomic double ratio_sum, cost_median_ratio, cost_median_error, cost_p95_error;
-    } stats;
+    char error[256]; /* written before state becomes FAILED */
+    /* Each lane's are written before it is told of (READY, or the query's answer). */
+    gs_backend_info info[GS_ENGINE_LANES];
+    gs_shared_stats stats[GS_ENGINE_LANES];
+    gs_shared_stats gone_stats;
+    atomic_llong step_began_ns, longest_step_ns;
 };
 
 /* ---- Sequences ----------------------------------------------------------------------------------
@@ -186,8 +158,9 @@ static void post_end(gs_engine *e, gs_seq *q, const gs_seq_end *end) {
 }
 
 static void finish(gs_engine *e, gs_seq *q, const gs_seq_end *end) {
+    const gs_backend_info *bi = &e->info[q->lane];
     if (q->embedding && end->reason == GS_END_DONE)
-        gs_embed_finish(e->info.pooling, q->embedding, e->info.n_embd, q->desc.n_prompt);
+        gs_embed_finish(bi->pooling, q->embedding, bi->n_embd, q->desc.n_prompt);
     int live = LIFE_LIVE;
     if (atomic_compare_exchange_strong(&q->life, &live, LIFE_ENDED) || q->cancel_seen) {
         post_end(e, q, end);
@@ -199,8 +172,9 @@ static void finish(gs_engine *e, gs_seq *q, const gs_seq_end *end) {
 
 static void report_ends(gs_engine *e) {
     gs_seq_end end;
-    while (gs_sched_next_end(e->sched, &end))
-        finish(e, end.user, &end);
+    for (int32_t i = 0; i < e->n_active; i++)
+        while (gs_sched_next_end(e->scheds[i], &end))
+            finish(e, end.user, &end);
 }
 
 /* ---- Inbox
@@ -220,10 +194,10 @@ static void reject(gs_engine *e, gs_seq *q, const gs_admission *adm) {
 }
 
 /* What a key says about its person comes with each of the person's sequences. */
-static void set_person(gs_engine *e, const gs_seq *q) {
+static void set_person(gs_sched *s, const gs_seq *q) {
     gs_slo_config slo;
     gs_person_config c = q->limits;
-    gs_sched_get_slo(e->sched, &slo);
+    gs_sched_get_slo(s, &slo);
     if (c.weight == 0.0)
         c.weight = slo.person.weight;
     if (c.max_running == 0)
@@ -232,7 +206,12 @@ static void set_person(gs_engine *e, const gs_seq *q) {
         c.max_waiting = slo.person.max_waiting;
     if (c.day_ns == 0)
         c.day_ns = slo.person.day_ns;
-    gs_sched_set_person(e->sched, q->desc.person, &c);
+    gs_sched_set_person(s, q->desc.person, &c);
+}
+
+/* NULL: not loaded (any more). */
+static gs_lane *lane_of(const gs_engine *e, const gs_seq *q) {
+    return q->lane >= 0 && q->lane < GS_ENGINE_LANES ? e->lanes[q->lane] : NULL;
 }
 
 static void handle_submit(gs_engine *e, gs_seq *q, int64_t now_ns) {
@@ -240,15 +219,16 @@ static void handle_submit(gs_engine *e, gs_seq *q, int64_t now_ns) {
     q->desc.id = atomic_fetch_add(&e->next_id, 1) + 1;
     if (q->desc.arrival_ns == 0)
         q->desc.arrival_ns = now_ns;
-    if (atomic_load(&e->state) != GS_ENGINE_READY) {
+    gs_lane *l = lane_of(e, q);
+    if (!l) {
         adm.code = GS_ERR_UNAVAILABLE;
         adm.reason = "the model is not loaded";
         reject(e, q, &adm);
         return;
     }
     if (q->has_limits)
-        set_person(e, q);
-    int rc = gs_sched_submit(e->sched, &q->desc, now_ns, &adm);
+        set_person(l->sched, q);
+    int rc = gs_sched_submit(l->sched, &q->desc, now_ns, &adm);
     adm.code = rc;
     if (rc != 0) {
         reject(e, q, &adm);
@@ -266,23 +246,37 @@ static void handle_cancel(gs_engine *e, gs_seq *q, int64_t now_ns) {
         post_end(e, q, &q->held_end);
         return;
     }
-    if (q->admitted)
-        gs_sched_cancel(e->sched, q->desc.id, now_ns);
+    gs_lane *l = lane_of(e, q);
+    if (q->admitted && l)
+        gs_sched_cancel(l->sched, q->desc.id, now_ns);
 }
 
 /* ---- Questions
  * ------------------------------------------------------------------------------------------- */
 
-static int configure(gs_engine *e, const gs_engine_settings *s) {
+static int configure_lane(gs_lane *l, const gs_engine_settings *s) {
     gs_slo_config slo = s->slo;
-    slo.safepoints = slo.safepoints && e->backend->ops->resume != NULL;
-    if (gs_slo_check(&slo, NULL) != GS_OK || s->prefill_chunk < 1)
+    slo.safepoints = slo.safepoints && l->backend->ops->resume != NULL;
+    int rc = gs_sched_set_classes(l->sched, s->classes, NULL);
+    if (rc == GS_OK)
+        rc = gs_sched_set_slo(l->sched, &slo);
+    if (rc == GS_OK)
+        rc = gs_sched_set_chunk(l->sched, s->prefill_chunk);
+    return rc;
+}
+
+/* All lanes take the same, so what one takes the others do. */
+static int configure(gs_engine *e, const gs_engine_settings *s) {
+    if (gs_slo_check(&s->slo, NULL) != GS_OK || s->prefill_chunk < 1)
         return GS_ERR_INVALID;
-    int rc = gs_sched_set_classes(e->sched, s->classes, NULL);
-    if (rc == GS_OK)
-        rc = gs_sched_set_slo(e->sched, &slo);
-    if (rc == GS_OK)
-        rc = gs_sched_set_chunk(e->sched, s->prefill_chunk);
+    int rc = GS_OK;
+    for (int32_t i = 0; i < e->n_active && rc == GS_OK; i++)
+        rc = configure_lane(e->active[i], s);
+    if (rc == GS_OK) { /* for lanes to come */
+        memcpy(e->classes, s->classes, sizeof(e->classes));
+        e->slo = s->slo;
+        e->cfg.prefill_chunk = s->prefill_chunk;
+    }
     return rc;
 }
 
@@ -294,14 +288,38 @@ static void answer(gs_engine *e, gs_query *q) {
 
 static void take_view(const gs_engine *e, gs_engine_view *v) {
     gs_slo_config slo;
-    gs_kv_get_stats(e->kv, &v->kv);
+    const gs_lane *l = e->lanes[v->lane >= 0 && v->lane < GS_ENGINE_LANES ? v->lane : 0];
+    if (!l)
+        l = e->lanes[0];
+    gs_kv_get_stats(l->kv, &v->kv);
     if (v->n_kv_blocks == v->kv.n_blocks)
-        gs_kv_map(e->kv, v->kv_map);
-    gs_sched_get_persons(e->sched, v->persons, v->n_persons);
-    gs_sched_get_slo(e->sched, &slo);
+        gs_kv_map(l->kv, v->kv_map);
+    gs_sched_get_persons(l->sched, v->persons, v->n_persons);
+    gs_sched_get_slo(l->sched, &slo);
     v->background_paused = slo.background_paused;
 }
 
+static void take_snapshot(const gs_engine *e, gs_query *q) {
+    for (int32_t i = 0; i < e->n_active; i++) {
+        const int32_t first = q->n_records;
+        q->n_records += gs_sched_snapshot(e->scheds[i], q->records + first, q->max_records - first);
+        for (int32_t k = first; k < q->n_records; k++)
+            q->records[k].model = e->active[i]->index;
+    }
+}
+
+static void take_records(const gs_engine *e, gs_query *q) {
+    for (int32_t i = 0; i < q->n_ids; i++)
+        for (int32_t k = 0; k < e->n_active && q->n_records < q->max_records; k++) {
+            gs_explain *x = &q->records[q->n_records];
+            if (gs_sched_explain(e->scheds[k], q->ids[i], x) != GS_OK)
+                continue;
+            x->model = e->active[k]->index;
+            q->n_records++;
+        }
+}
+
+/* Questions are answered at any time, changes between two steps. */
 static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
     q->now_ns = now_ns;
     q->n_records = 0;
@@ -309,35 +327,17 @@ static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
     if (atomic_load(&e->state) != GS_ENGINE_READY) {
         q->code = GS_ERR_UNAVAILABLE;
     } else if (q->kind == GS_QUERY_QUEUE || q->kind == GS_QUERY_STATE) {
-        q->n_records = gs_sched_snapshot(e->sched, q->records, q->max_records);
+        take_snapshot(e, q);
         if (q->kind == GS_QUERY_STATE)
             take_view(e, q->view);
     } else if (q->kind == GS_QUERY_EXPLAIN) {
-        for (int32_t i = 0; i < q->n_ids && q->n_records < q->max_records; i++)
-            q->n_records +=
-                gs_sched_explain(e->sched, q->ids[i], &q->records[q->n_records]) == GS_OK;
-    } else if (e->in_step) {
+        take_records(e, q);
+    } else {
         q->next = e->changes;
         e->changes = q;
         return;
-    } else {
-        q->code = configure(e, q->apply);
     }
     answer(e, q);
-}
-
-/* What came in the middle of a step, oldest first. */
-static void handle_changes(gs_engine *e) {
-    gs_query *oldest = NULL, *q;
-    while ((q = e->changes)) {
-        e->changes = q->next;
-        q->next = oldest;
-        oldest = q;
-    }
-    while ((q = oldest)) {
-        oldest = q->next;
-        handle_query(e, q, gs_now_ns());
-    }
 }
 
 /* True when there was anything. */
@@ -394,218 +394,199 @@ static void wake_engine(gs_engine *e) {
 /* Safepoint between two layers of a background step: newcomers are admitted here and now. */
 static bool should_yield(void *arg) {
     gs_engine *e = arg;
-    if (!drain_inbox(e))
-        return false;
-    wake_owner(e);
-    return gs_sched_should_yield(e->sched, gs_now_ns());
+    if (drain_inbox(e))
+        wake_owner(e);
+    return gs_turns_should_yield(e->scheds, e->n_active, e->running, e->plan, gs_now_ns());
 }
 
-static void build_batch(gs_engine *e, const gs_plan *plan, gs_batch *batch) {
+static void post_tokens(gs_engine *e, const gs_lane *l, const gs_plan *plan) {
     for (int32_t i = 0; i < plan->n_items; i++) {
-        const gs_plan_item *p = &plan->items[i];
-        const gs_seq *q = p->user;
-        if (q->embedding && p->pos == 0) /* again from the start after a preemption */
-            memset(q->embedding, 0, (size_t)e->info.n_embd * sizeof(*q->embedding));
-        e->items[i] = (gs_batch_item){
-            .slot = p->slot,
-            .pos = p->pos,
-            .n_tokens = p->n_tokens,
-            .tokens = p->tokens,
-            .blocks = p->blocks,
-            .n_blocks = p->n_blocks,
-            .sampler = p->sample ? &q->sampler : NULL,
-            .guide = p->sample ? q->guide : NULL,
-            .history = q->desc.tokens,
-            .n_history = p->pos + p->n_tokens,
-            .n_prompt = q->desc.n_prompt,
-            .sample = p->sample ? &e->samples[i] : NULL,
-            .embedding = q->embedding,
-        };
-    }
-    *batch = (gs_batch){
-        .n_items = plan->n_items,
-        .n_tokens = plan->n_tokens,
-        .items = e->items,
-        .copies = plan->copies,
-        .n_copies = plan->n_copies,
-        .should_yield = plan->may_yield ? should_yield : NULL,
-        .yield_arg = e,
-    };
-}
-
-static bool is_eog(const gs_sampler *s, int32_t token) {
-    for (int32_t i = 0; i < s->n_eog; i++) {
-        if (s->eog[i] == token)
-            return true;
-    }
-    return false;
-}
-
-static void collect_results(gs_engine *e, const gs_plan *plan) {
-    for (int32_t i = 0; i < plan->n_items; i++) {
-        gs_item_result *r = &e->results[i];
-        *r = (gs_item_result){0};
-        if (!plan->items[i].sample)
-            continue;
-        const gs_seq *q = plan->items[i].user;
-        r->err = e->samples[i].err;
-        r->retry = !r->err && e->samples[i].pending;
-        r->token = e->samples[i].token;
-        r->stop = !r->err && !r->retry && is_eog(&q->sampler, r->token) && !q->sampler.ignore_eos;
-        /* As early as can be: the mask is made while the next step computes. */
-        if (q->guide && !r->err && !r->retry && !r->stop)
-            gs_guides_push(e->guides, q->guide, r->token);
-    }
-}
-
-static void post_tokens(gs_engine *e, const gs_plan *plan) {
-    for (int32_t i = 0; i < plan->n_items; i++) {
-        if (!plan->items[i].sample || e->results[i].err || e->results[i].retry)
+        if (!plan->items[i].sample || l->results[i].err || l->results[i].retry)
             continue;
         gs_event ev = {.kind = GS_EVENT_TOKEN, .seq = plan->items[i].user};
-        ev.u.token.sample = e->samples[i];
-        ev.u.token.stop = e->results[i].stop;
+        ev.u.token.sample = l->samples[i];
+        ev.u.token.stop = l->results[i].stop;
         ev.u.token.n_cached = plan->items[i].n_cached;
         post(e, &ev);
     }
 }
 
+static void publish_step(gs_engine *e, gs_lane *l, const gs_plan *plan) {
+    gs_step_record r = *gs_sched_last_step(l->sched);
+    r.model = l->index;
+    gs_steps_push(e->steps, &r);
+    gs_lane_count_step(l, plan);
+}
+
 static void publish_stats(gs_engine *e) {
-    gs_sched_stats s;
-    gs_kv_stats k;
-    gs_sched_get_stats(e->sched, &s);
-    gs_kv_get_stats(e->kv, &k);
-    atomic_store(&e->stats.n_running, s.n_running);
-    atomic_store(&e->stats.n_waiting, s.n_waiting);
-    for (int c = 0; c < GS_CLASS_COUNT; c++) {
-        atomic_store(&e->stats.running_by_class[c], s.n_running_by_class[c]);
-        atomic_store(&e->stats.waiting_by_class[c], s.n_waiting_by_class[c]);
-        atomic_store(&e->stats.n_target[c], s.n_target[c]);
-        atomic_store(&e->stats.n_missed[c], s.n_missed[c]);
-        atomic_store(&e->stats.n_relegated[c], s.n_relegated[c]);
-        atomic_store(&e->stats.window_ns[c], s.window_ns[c]);
-        atomic_store(&e->stats.effective_tpot_ns[c], s.effective_tpot_ns[c]);
-        atomic_store(&e->stats.n_held[c], s.n_held[c]);
-        atomic_store(&e->stats.held_ns[c], s.held_ns[c]);
+    for (int32_t i = 0; i < e->n_active; i++) {
+        gs_lane_count(e->active[i]);
+        gs_shared_stats_write(&e->stats[e->active[i]->index], &e->active[i]->stats);
     }
-    atomic_store(&e->stats.saved_ns, s.saved_ns);
-    atomic_store(&e->stats.discarded_ns, s.discarded_ns);
-    atomic_store(&e->stats.busy_background_ns, s.busy_background_ns);
-    atomic_store(&e->stats.recomputed_ns, s.recomputed_ns);
-    atomic_store(&e->stats.kv_held, k.n_held - k.n_pinned);
-    atomic_store(&e->stats.kv_pinned, k.n_pinned);
-    atomic_store(&e->stats.kv_cached, k.n_cached);
-    atomic_store(&e->stats.steps, s.steps);
-    atomic_store(&e->stats.preemptions, s.preemptions);
-    atomic_store(&e->stats.prefill_tokens, s.prefill_tokens);
-    atomic_store(&e->stats.decode_tokens, s.decode_tokens);
-    atomic_store(&e->stats.recomputed_tokens, s.recomputed_tokens);
-    atomic_store(&e->stats.suspensions, s.suspensions);
-    atomic_store(&e->stats.lookup_tokens, k.lookups_tokens);
-    atomic_store(&e->stats.hit_tokens, k.hits_tokens);
-}
-
-/* Only this thread changes these, so a load and a store are enough. */
-static void add_u64(atomic_ullong *v, uint64_t n) {
-    atomic_store_explicit(v, atomic_load_explicit(v, memory_order_relaxed) + n,
-                          memory_order_relaxed);
-}
-
-static void add_i64(atomic_llong *v, int64_t n) {
-    atomic_store_explicit(v, atomic_load_explicit(v, memory_order_relaxed) + n,
-                          memory_order_relaxed);
-}
-
-/* What the step that has just been run was, for whoever looks. Tokens of a step that gave way
- * count with its last stretch. */
-static void publish_step(gs_engine *e, const gs_plan *plan) {
-    const gs_step_record *r = gs_sched_last_step(e->sched);
-    gs_steps_push(e->steps, r);
-    for (int32_t i = 0; i < r->n_parts; i++) {
-        const gs_step_part *p = &r->parts[i];
-        add_i64(&e->stats.device_ns[p->cls][p->phase], p->ns);
-        if (!r->gave_way)
-            add_u64(&e->stats.tokens[p->cls][p->phase], (uint64_t)p->n_tokens);
-    }
-    if (r->gave_way)
-        return;
-    int bucket = 0;
-    while (bucket < GS_STEP_TOKENS_N - 1 && plan->n_tokens > gs_step_tokens_bounds[bucket])
-        bucket++;
-    add_u64(&e->stats.step_tokens[bucket], 1);
-    add_u64(&e->stats.step_tokens_sum, (uint64_t)plan->n_tokens);
-    for (int32_t i = 0; i < plan->n_items; i++) {
-        const uint32_t person = ((const gs_seq *)plan->items[i].user)->desc.person;
-        if (person < GS_ENGINE_PERSONS)
-            atomic_store_explicit(&e->stats.person_ns[person],
-                                  gs_sched_charged_ns(e->sched, person), memory_order_relaxed);
-    }
-}
-
-/* How right the step-time model was. A step that gave way was not measured as a whole. */
-static void judge_prediction(gs_engine *e, const gs_plan *plan, int64_t elapsed_ns) {
-    if (plan->predicted_ns <= 0 || elapsed_ns <= 0 || plan->resume)
-        return;
-    double ratio = (double)plan->predicted_ns / (double)elapsed_ns;
-    for (int i = 0; i < GS_RATIO_N; i++)
-        if (ratio <= gs_ratio_bounds[i])
-            atomic_fetch_add(&e->stats.ratio_count[i], 1);
-    atomic_store(&e->stats.ratio_sum, atomic_load(&e->stats.ratio_sum) + ratio);
-    if (plan->step % ERROR_STEPS != 0)
-        return;
-    gs_cost_error error;
-    gs_cost_get_error(gs_sched_cost(e->sched), &error);
-    atomic_store(&e->stats.cost_median_ratio, error.median_ratio);
-    atomic_store(&e->stats.cost_median_error, error.median_error);
-    atomic_store(&e->stats.cost_p95_error, error.p95_error);
 }
 
 static void check_invariants(const gs_engine *e) {
     char err[256] = "";
-    if (!e->cfg.check || gs_sched_check(e->sched, err, sizeof(err)) == 0)
-        return;
-    gs_error("engine", "invariant broken: %s", err);
-    GS_ASSERT(!"scheduler invariant broken");
+    for (int32_t i = 0; e->cfg.check && i < e->n_active; i++) {
+        if (gs_sched_check(e->scheds[i], err, sizeof(err)) == 0)
+            continue;
+        gs_error("engine", "invariant broken: %s", err);
+        GS_ASSERT(!"scheduler invariant broken");
+    }
 }
 
-static int forward(gs_engine *e, const gs_plan *plan, gs_batch *batch, int64_t *elapsed_ns) {
-    const gs_backend_ops *ops = e->backend->ops;
+static int forward(gs_engine *e, gs_lane *l, const gs_plan *plan, gs_batch *batch,
+                   int64_t *elapsed_ns) {
+    const gs_backend_ops *ops = l->backend->ops;
     int64_t began_ns = gs_now_ns();
-    atomic_store(&e->stats.step_began_ns, began_ns);
-    e->in_step = true;
-    int rc = plan->resume ? ops->resume(e->backend, batch) : ops->forward(e->backend, batch);
-    e->in_step = false;
+    atomic_store(&e->step_began_ns, began_ns);
+    e->plan = plan;
+    int rc = plan->resume ? ops->resume(l->backend, batch) : ops->forward(l->backend, batch);
+    e->plan = NULL;
     *elapsed_ns = gs_now_ns() - began_ns;
-    atomic_store(&e->stats.step_began_ns, 0);
-    atomic_fetch_add(&e->stats.busy_ns, *elapsed_ns);
-    if (*elapsed_ns > atomic_load(&e->stats.longest_step_ns))
-        atomic_store(&e->stats.longest_step_ns, *elapsed_ns);
+    atomic_store(&e->step_began_ns, 0);
+    l->stats.busy_ns += *elapsed_ns;
+    if (*elapsed_ns > atomic_load(&e->longest_step_ns))
+        atomic_store(&e->longest_step_ns, *elapsed_ns);
     return rc;
 }
 
-static void run_step(gs_engine *e, const gs_plan *plan) {
+static void run_step(gs_engine *e, int32_t at, const gs_plan *plan) {
+    gs_lane *l = e->active[at];
     gs_batch batch;
-    gs_step_result result = {.items = e->results};
-    build_batch(e, plan, &batch);
-    int rc = forward(e, plan, &batch, &result.elapsed_ns);
+    gs_step_result result = {.items = l->results};
+    e->running = at;
+    gs_lane_build_batch(l, plan, &batch);
+    if (plan->may_yield) {
+        batch.should_yield = should_yield;
+        batch.yield_arg = e;
+    }
+    int rc = forward(e, l, plan, &batch, &result.elapsed_ns);
     if (rc == GS_BACKEND_SUSPENDED) {
-        gs_sched_suspend(e->sched, plan, result.elapsed_ns, gs_now_ns());
-        publish_step(e, plan);
+        gs_sched_suspend(l->sched, plan, result.elapsed_ns, gs_now_ns());
+        publish_step(e, l, plan);
         return;
     }
     result.err = rc;
     if (rc == 0)
-        collect_results(e, plan);
+        gs_lane_collect(l, plan, e->guides);
     else
         gs_warn("engine", "a step failed: %s sequences=%d", gs_err_text(rc), plan->n_items);
     /* Tokens first: a sequence's END must follow its last token. The plan's own arrays stay valid
      * until the commit, which appends the tokens to each sequence. */
     if (rc == 0) {
-        post_tokens(e, plan);
-        judge_prediction(e, plan, result.elapsed_ns);
+        post_tokens(e, l, plan);
+        gs_lane_judge_prediction(l, plan, result.elapsed_ns);
     }
-    gs_sched_commit(e->sched, plan, &result, gs_now_ns());
-    publish_step(e, plan);
+    gs_sched_commit(l->sched, plan, &result, gs_now_ns());
+    publish_step(e, l, plan);
+}
+
+/* ---- Lanes come and go
+ * ------------------------------------------------------------------------------- */
+
+static void pack_lanes(gs_engine *e) {
+    e->n_active = 0;
+    for (int32_t i = 0; i < GS_ENGINE_LANES; i++) {
+        if (!e->lanes[i])
+            continue;
+        e->active[e->n_active] = e->lanes[i];
+        e->scheds[e->n_active++] = e->lanes[i]->sched;
+    }
+}
+
+/* Takes backend in every case. The lane's index, or a code and a sentence. */
+static int add_lane(gs_engine *e, gs_backend *backend, const gs_cost *cost, char *err,
+                    size_t errlen) {
+    int32_t index = 0;
+    while (index < GS_ENGINE_LANES && e->lanes[index])
+        index++;
+    if (index == GS_ENGINE_LANES) {
+        backend->ops->destroy(backend);
+        return gs_fail(err, errlen, GS_ERR_OVERLOADED, "at most %d models can be loaded at once",
+                       GS_ENGINE_LANES);
+    }
+    gs_lane *l = NULL;
+    int rc =
+        gs_lane_create(&e->cfg, backend, cost, e->classes, &e->slo, e->accounts, &l, err, errlen);
+    if (rc != 0)
+        return rc;
+    l->index = index;
+    e->lanes[index] = l;
+    e->info[index] = l->info;
+    pack_lanes(e);
+    return index;
+}
+
+/* Somebody waits for a step: what can wait does. */
+static bool has_work(void *arg) {
+    gs_engine *e = arg;
+    drain_inbox(e);
+    for (int32_t i = 0; i < e->n_active; i++) {
+        gs_sched_stats s;
+        gs_sched_get_stats(e->scheds[i], &s);
+        if (s.n_running + s.n_waiting > 0)
+            return true;
+    }
+    return atomic_load(&e->stop);
+}
+
+static void attach(gs_engine *e, gs_query *q) {
+    gs_backend *b = q->backend;
+    q->backend = NULL;
+    q->code = q->prepare ? q->prepare(q->prepare_arg, b, has_work, e) : GS_OK;
+    if (q->code != GS_OK) {
+        gs_fail(q->err, sizeof(q->err), q->code, "its first step failed");
+        b->ops->destroy(b);
+        return;
+    }
+    const int rc = add_lane(e, b, q->cost, q->err, sizeof(q->err));
+    q->code = rc < 0 ? rc : GS_OK;
+    q->lane = rc < 0 ? -1 : rc;
+}
+
+/* Lane 0 is the one that the engine was created with: it stays. */
+static void detach(gs_engine *e, gs_query *q) {
+    gs_lane *l = q->lane > 0 && q->lane < GS_ENGINE_LANES ? e->lanes[q->lane] : NULL;
+    q->code = l ? GS_OK : GS_ERR_NOT_FOUND;
+    if (!l)
+        return;
+    gs_lane_count(l);
+    if (l->stats.n_running + l->stats.n_waiting > 0) {
+        q->code = GS_ERR_EXISTS;
+        return;
+    }
+    static const gs_engine_stats none;
+    l->stats.kv_blocks_total = l->stats.kv_blocks_cached = 0;
+    l->stats.kv_blocks_held = l->stats.kv_blocks_pinned = 0;
+    gs_engine_stats_add(&e->gone, &l->stats);
+    gs_shared_stats_write(&e->gone_stats, &e->gone);
+    gs_shared_stats_write(&e->stats[q->lane], &none);
+    e->lanes[q->lane] = NULL;
+    pack_lanes(e);
+    q->backend = gs_lane_free(l);
+}
+
+/* What is to change, in the order in which it came; some may come meanwhile. */
+static void handle_changes(gs_engine *e) {
+    while (e->changes) {
+        gs_query *oldest = NULL, *q;
+        while ((q = e->changes)) {
+            e->changes = q->next;
+            q->next = oldest;
+            oldest = q;
+        }
+        while ((q = oldest)) {
+            oldest = q->next;
+            if (q->kind == GS_QUERY_ATTACH)
+                attach(e, q);
+            else if (q->kind == GS_QUERY_DETACH)
+                detach(e, q);
+            else
+                q->code = configure(e, q->apply);
+            answer(e, q);
+        }
+    }
 }
 
 /* The whole engine: drain, plan, forward, commit. */
@@ -613,9 +594,9 @@ static void engine_loop(gs_engine *e) {
     while (!atomic_load(&e->stop)) {
         gs_plan plan;
         drain_inbox(e);
-        gs_sched_plan(e->sched, gs_now_ns(), &plan);
+        const int32_t at = gs_turns_plan(e->scheds, e->n_active, gs_now_ns(), &plan);
         if (plan.n_items > 0)
-            run_step(e, &plan);
+            run_step(e, at, &plan);
         handle_changes(e);
         report_ends(e);
         check_invariants(e);
@@ -629,48 +610,21 @@ static void engine_loop(gs_engine *e) {
 /* ---- Start and stop
  * --------------------------------------------------------------------------------- */
 
-static int open_parts(gs_engine *e) {
-    int rc = e->cfg.open(e->cfg.open_arg, &e->backend, e->error, sizeof(e->error));
-    if (rc != 0)
-        return rc;
-    e->backend->ops->info(e->backend, &e->info);
-    const gs_backend_info *bi = &e->info;
-    gs_kv_config kc = {.n_blocks = bi->n_kv_blocks,
-                       .block_tokens = bi->block_tokens,
-                       .max_seqs = bi->max_seqs,
-                       .max_blocks_per_seq =
-                           (bi->max_context + bi->block_tokens - 1) / bi->block_tokens,
-                       .no_prefix_cache = e->cfg.no_prefix_cache};
-    rc = gs_kv_create(&kc, &e->kv);
-    if (rc != 0)
-        return gs_fail(e->error, sizeof(e->error), rc, "KV ledger: %s", gs_err_text(rc));
-    e->slo.safepoints = e->slo.safepoints && e->backend->ops->resume != NULL;
-    gs_sched_config sc = {.max_seqs = bi->max_seqs,
-                          .max_waiting = e->cfg.max_waiting,
-                          .max_batch_tokens = bi->max_batch_tokens,
-                          .prefill_chunk = e->cfg.prefill_chunk,
-                          .max_context = bi->max_context,
-                          .max_persons = e->cfg.max_persons,
-                          .whole_prompts = bi->whole_prompts,
-                          .policy = e->cfg.policy,
-                          .cost = e->cfg.cost,
-                          .classes = e->classes,
-                          .slo = &e->slo,
-                          .seed = e->cfg.seed};
-    rc = gs_sched_create(&sc, e->kv, &e->sched);
-    if (rc != 0)
-        return gs_fail(e->error, sizeof(e->error), rc, "scheduler: %s", gs_err_text(rc));
-    size_t n = (size_t)bi->max_seqs;
-    e->items = gs_calloc(n, sizeof(*e->items));
-    e->samples = gs_calloc(n, sizeof(*e->samples));
-    e->results = gs_calloc(n, sizeof(*e->results));
-    if (!e->items || !e->samples || !e->results)
-        return gs_fail(e->error, sizeof(e->error), GS_ERR_NOMEM, "out of memory");
-    return 0;
+static int open_first(gs_engine *e) {
+    gs_backend *b = NULL;
+    int rc = e->cfg.open(e->cfg.open_arg, &b, e->error, sizeof(e->error));
+    if (rc == 0)
+        rc = gs_accounts_create(e->cfg.max_persons, &e->accounts);
+    if (rc == 0)
+        rc = add_lane(e, b, e->cfg.cost, e->error, sizeof(e->error));
+    else if (b)
+        b->ops->destroy(b);
+    return rc;
 }
 
 /* Computes one public prefix by the usual steps; nobody else is there yet. */
 static int compute_prefix(gs_engine *e, const gs_public_prefix *p) {
+    gs_sched *sched = e->lanes[0]->sched;
     gs_admission adm;
     gs_seq_end end = {0};
     gs_seq *q = gs_seq_create(p->tokens, p->n, 0);
@@ -682,12 +636,12 @@ static int compute_prefix(gs_engine *e, const gs_public_prefix *p) {
     q->desc.prefill_only = true;
     q->desc.n_public = p->n;
     q->desc.arrival_ns = gs_now_ns();
-    int rc = gs_sched_submit(e->sched, &q->desc, q->desc.arrival_ns, &adm);
-    while (rc == 0 && !gs_sched_next_end(e->sched, &end)) {
+    int rc = gs_sched_submit(sched, &q->desc, q->desc.arrival_ns, &adm);
+    while (rc == 0 && !gs_sched_next_end(sched, &end)) {
         gs_plan plan;
-        gs_sched_plan(e->sched, gs_now_ns(), &plan);
+        gs_sched_plan(sched, gs_now_ns(), &plan);
         if (plan.n_items > 0)
-            run_step(e, &plan);
+            run_step(e, 0, &plan);
     }
     if (rc == 0 && end.reason == GS_END_ERROR)
         rc = end.err;
@@ -696,18 +650,19 @@ static int compute_prefix(gs_engine *e, const gs_public_prefix *p) {
 }
 
 static void warm_prefixes(gs_engine *e) {
+    gs_kv *kv = e->lanes[0]->kv;
     const gs_public_prefixes *all = e->cfg.prefixes;
     for (int32_t i = 0; all && !e->cfg.no_prefix_cache && i < all->n; i++) {
         const gs_public_prefix *p = &all->items[i];
         gs_kv_stats k;
-        gs_kv_get_stats(e->kv, &k);
-        const double blocks = k.n_pinned + (double)p->n / e->info.block_tokens;
+        gs_kv_get_stats(kv, &k);
+        const double blocks = k.n_pinned + (double)p->n / e->info[0].block_tokens;
         if (blocks > all->pinned_share * k.n_blocks) {
             gs_warn("engine", "prefix.files: the %d. does not fit prefix.pinned_share", i + 1);
             continue;
         }
         int rc = compute_prefix(e, p);
-        uint32_t n = rc == 0 ? gs_kv_pin(e->kv, p->tokens, p->n) : 0;
+        uint32_t n = rc == 0 ? gs_kv_pin(kv, p->tokens, p->n) : 0;
         if (rc != 0)
             gs_warn("engine", "prefix.files: the %d. was not computed: %s", i + 1, gs_err_text(rc));
         else
@@ -727,7 +682,7 @@ static void refuse_loop(gs_engine *e) {
 static void *engine_main(void *arg) {
     gs_engine *e = arg;
     pthread_setname_np(pthread_self(), "gs-engine");
-    int rc = open_parts(e);
+    int rc = open_first(e);
     if (rc == 0)
         warm_prefixes(e);
     atomic_store(&e->state, rc == 0 ? GS_ENGINE_READY : GS_ENGINE_FAILED);
@@ -737,10 +692,11 @@ static void *engine_main(void *arg) {
         engine_loop(e);
     else
         refuse_loop(e);
-    gs_sched_free(e->sched);
-    gs_kv_free(e->kv);
-    if (e->backend)
-        e->backend->ops->destroy(e->backend);
+    for (int32_t i = 0; i < e->n_active; i++) {
+        gs_backend *b = gs_lane_free(e->active[i]);
+        b->ops->destroy(b);
+    }
+    gs_accounts_free(e->accounts);
     return NULL;
 }
 
@@ -806,9 +762,6 @@ void gs_engine_free(gs_engine *e) {
     gs_guides_free(e->guides);
     close(e->wake_fd);
     gs_spsc_deinit(&e->outbox);
-    gs_free(e->items);
-    gs_free(e->samples);
-    gs_free(e->results);
     gs_steps_free(e->steps);
     gs_free(e);
 }
@@ -851,63 +804,34 @@ const char *gs_engine_error(const gs_engine *e) {
     return e->error;
 }
 
-void gs_engine_info(const gs_engine *e, gs_backend_info *out) {
-    *out = e->info;
+void gs_engine_lane_info(const gs_engine *e, int32_t lane, gs_backend_info *out) {
+    *out = e->info[lane];
 }
 
-gs_backend *gs_engine_backend(const gs_engine *e) {
-    return e->backend;
+void gs_engine_info(const gs_engine *e, gs_backend_info *out) {
+    gs_engine_lane_info(e, 0, out);
+}
+
+gs_backend *gs_engine_backend(const gs_engine *e, int32_t lane) {
+    return e->lanes[lane] ? e->lanes[lane]->backend : NULL;
+}
+
+static void add_step_times(const gs_engine *e, gs_engine_stats *out) {
+    out->step_began_ns = atomic_load(&e->step_began_ns);
+    out->longest_step_ns = atomic_load(&e->longest_step_ns);
+}
+
+void gs_engine_get_lane_stats(const gs_engine *e, int32_t lane, gs_engine_stats *out) {
+    gs_shared_stats_read(&e->stats[lane], out);
+    add_step_times(e, out);
 }
 
 void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out) {
-    *out = (gs_engine_stats){
-        .n_running = atomic_load(&e->stats.n_running),
-        .n_waiting = atomic_load(&e->stats.n_waiting),
-        .kv_blocks_held = atomic_load(&e->stats.kv_held),
-        .kv_blocks_cached = atomic_load(&e->stats.kv_cached),
-        .kv_blocks_pinned = atomic_load(&e->stats.kv_pinned),
-        .steps = atomic_load(&e->stats.steps),
-        .preemptions = atomic_load(&e->stats.preemptions),
-        .prefill_tokens = atomic_load(&e->stats.prefill_tokens),
-        .decode_tokens = atomic_load(&e->stats.decode_tokens),
-        .recomputed_tokens = atomic_load(&e->stats.recomputed_tokens),
-        .prefix_lookup_tokens = atomic_load(&e->stats.lookup_tokens),
-        .prefix_hit_tokens = atomic_load(&e->stats.hit_tokens),
-        .step_began_ns = atomic_load(&e->stats.step_began_ns),
-        .longest_step_ns = atomic_load(&e->stats.longest_step_ns),
-        .busy_ns = atomic_load(&e->stats.busy_ns),
-        .suspensions = atomic_load(&e->stats.suspensions),
-    };
-    if (atomic_load(&e->state) == GS_ENGINE_READY)
-        out->kv_blocks_total = e->info.n_kv_blocks;
-    for (int c = 0; c < GS_CLASS_COUNT; c++) {
-        out->n_running_by_class[c] = atomic_load(&e->stats.running_by_class[c]);
-        out->n_waiting_by_class[c] = atomic_load(&e->stats.waiting_by_class[c]);
-        out->n_target[c] = atomic_load(&e->stats.n_target[c]);
-        out->n_missed[c] = atomic_load(&e->stats.n_missed[c]);
-        out->n_relegated[c] = atomic_load(&e->stats.n_relegated[c]);
-        out->window_ns[c] = atomic_load(&e->stats.window_ns[c]);
-        out->effective_tpot_ns[c] = atomic_load(&e->stats.effective_tpot_ns[c]);
-        out->n_held[c] = atomic_load(&e->stats.n_held[c]);
-        out->held_ns[c] = atomic_load(&e->stats.held_ns[c]);
-        for (int p = 0; p < GS_PHASE_COUNT; p++) {
-            out->tokens[c][p] = atomic_load(&e->stats.tokens[c][p]);
-            out->device_ns[c][p] = atomic_load(&e->stats.device_ns[c][p]);
-        }
+    gs_shared_stats_read(&e->stats[0], out);
+    for (int32_t i = 1; i <= GS_ENGINE_LANES; i++) {
+        gs_engine_stats s;
+        gs_shared_stats_read(i < GS_ENGINE_LANES ? &e->stats[i] : &e->gone_stats, &s);
+        gs_engine_stats_add(out, &s);
     }
-    for (int i = 0; i < GS_STEP_TOKENS_N; i++)
-        out->step_tokens[i] = atomic_load(&e->stats.step_tokens[i]);
-    out->step_tokens_sum = atomic_load(&e->stats.step_tokens_sum);
-    for (int i = 0; i < GS_ENGINE_PERSONS; i++)
-        out->person_ns[i] = atomic_load(&e->stats.person_ns[i]);
-    out->saved_ns = atomic_load(&e->stats.saved_ns);
-    for (int i = 0; i < GS_RATIO_N; i++)
-        out->ratio_count[i] = atomic_load(&e->stats.ratio_count[i]);
-    out->ratio_sum = atomic_load(&e->stats.ratio_sum);
-    out->cost_median_ratio = atomic_load(&e->stats.cost_median_ratio);
-    out->cost_median_error = atomic_load(&e->stats.cost_median_error);
-    out->cost_p95_error = atomic_load(&e->stats.cost_p95_error);
-    out->discarded_ns = atomic_load(&e->stats.discarded_ns);
-    out->busy_background_ns = atomic_load(&e->stats.busy_background_ns);
-    out->recomputed_ns = atomic_load(&e->stats.recomputed_ns);
+    add_step_times(e, out);
 }

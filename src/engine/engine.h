@@ -7,8 +7,11 @@
  *     gs_engine_ask(query) ───┘
  *     gs_engine_poll(&event) ◄─ outbox (SPSC) ─ events; then wake(wake_arg)
  *
- * The backend is opened ON the engine thread (kernel worker 0), so that the server answers /health
- * while a model loads; gs_engine_state() says how far that is.
+ * The engine holds one lane per model: backend, KV ledger, scheduler. A step runs one of them, as
+ * sched/turns.h decides. The first is opened by the engine, others are attached and detached.
+ *
+ * The first backend is opened ON the engine thread (kernel worker 0), so that the server answers
+ * /health while a model loads; gs_engine_state() says how far that is.
  *
  * Ownership of a gs_seq: the caller's until gs_engine_submit; the engine's until the event
  * GS_EVENT_REJECTED or GS_EVENT_END for it has been polled; then the caller's again, to free.
@@ -30,6 +33,8 @@
 
 typedef struct gs_engine gs_engine;
 
+#define GS_ENGINE_LANES 16 /* models that can be loaded at once; each is known by its number */
+
 typedef enum gs_engine_msg_kind {
     GS_ENGINE_SUBMIT,
     GS_ENGINE_CANCEL,
@@ -48,6 +53,7 @@ typedef struct gs_seq {
     gs_sampler sampler;
     void *owner;             /* the API's request; the engine never looks at it */
     int32_t index;           /* choice number within the request (n > 1) */
+    int32_t lane;            /* which of the engine's models; 0: the first */
     bool has_limits;         /* limits counts for desc.person from now on */
     gs_person_config limits; /* 0: the scheduler's common value */
     /* engine's; see engine.c for the hand-over protocol of cancel and end */
@@ -75,15 +81,25 @@ typedef struct gs_engine_settings {
     int32_t prefill_chunk;
 } gs_engine_settings;
 
+/*
+ * Runs on the engine thread between two steps before a backend gets its lane (a first step,
+ * calibration): no single step of it longer than others' may be, and it comes to its end as soon
+ * as busy(busy_arg) says that somebody waits. 0, or a code: no lane.
+ */
+typedef int (*gs_prepare_fn)(void *arg, gs_backend *b, bool (*busy)(void *), void *busy_arg);
+
 typedef enum gs_query_kind {
-    GS_QUERY_QUEUE,    /* records: who runs and who waits, as gs_sched_snapshot */
-    GS_QUERY_EXPLAIN,  /* records: of the living sequences among ids */
-    GS_QUERY_STATE,    /* records as QUEUE, and state */
-    GS_QUERY_CONFIGURE /* apply settings */
+    GS_QUERY_QUEUE,     /* records: who runs and who waits, as gs_sched_snapshot */
+    GS_QUERY_EXPLAIN,   /* records: of the living sequences among ids */
+    GS_QUERY_STATE,     /* records as QUEUE, and state */
+    GS_QUERY_CONFIGURE, /* apply settings */
+    GS_QUERY_ATTACH,    /* a further model: backend, cost, prepare */
+    GS_QUERY_DETACH     /* lane goes; with GS_ERR_EXISTS it does not, sequences live there */
 } gs_query_kind;
 
 /* What is there at one moment. The arrays are the asker's. */
 typedef struct gs_engine_view {
+    int32_t lane;    /* whose KV pool; one that is gone: the first's */
     int32_t *kv_map; /* [n_kv_blocks] as gs_kv_map; slots are those of the records */
     uint32_t n_kv_blocks;
     gs_kv_stats kv;
@@ -107,8 +123,15 @@ typedef struct gs_query {
     int32_t n_ids;             /* EXPLAIN */
     gs_engine_settings *apply; /* CONFIGURE */
     gs_engine_view *view;      /* STATE */
-    int64_t now_ns;            /* answer: when it was given */
-    int code;                  /* answer: 0, GS_ERR_INVALID, or GS_ERR_UNAVAILABLE: no model */
+    /* ATTACH: the new lane's, the engine's in every case; answer to DETACH: the caller's again. */
+    gs_backend *backend;
+    const gs_cost *cost; /* ATTACH: read after prepare, copied; NULL: learned */
+    gs_prepare_fn prepare;
+    void *prepare_arg;
+    int32_t lane;   /* answer to ATTACH; DETACH */
+    char err[256];  /* answer to ATTACH: a sentence with the code */
+    int64_t now_ns; /* answer: when it was given */
+    int code;       /* answer: 0, GS_ERR_INVALID, or GS_ERR_UNAVAILABLE: no model */
     /* engine's */
     gs_engine_msg msg;
     struct gs_query *next;
@@ -240,13 +263,17 @@ void gs_engine_cancel(gs_engine *e, gs_seq *q); /* any thread that owns the requ
 /* Any thread; not while the engine is LOADING, which would leave it waiting for the model. */
 void gs_engine_ask(gs_engine *e, gs_query *q);
 bool gs_engine_poll(gs_engine *e, gs_event *out); /* event-loop thread */
+/* In sum, lanes that are gone included; times to aim at and errors are the first one's. */
 void gs_engine_get_stats(const gs_engine *e, gs_engine_stats *out);
+/* Of one lane since it was attached; nothing but zeros where there is none. */
+void gs_engine_get_lane_stats(const gs_engine *e, int32_t lane, gs_engine_stats *out);
 /* The newest steps; any thread, as long as the engine lives. */
 const gs_steps *gs_engine_steps(const gs_engine *e);
-/* Of the open backend; after READY. */
+/* Of the first lane's backend, after READY; of another one's, after its query's answer. */
 void gs_engine_info(const gs_engine *e, gs_backend_info *out);
-/* For shutdown and tests: the backend, after READY. Only gs_fake_release may be called on it from
- * another thread. */
-gs_backend *gs_engine_backend(const gs_engine *e);
+void gs_engine_lane_info(const gs_engine *e, int32_t lane, gs_backend_info *out);
+/* For shutdown and tests: a lane's backend, on conditions as its info. Only gs_fake_release may be
+ * called on it from another thread. */
+gs_backend *gs_engine_backend(const gs_engine *e, int32_t lane);
 
 #endif

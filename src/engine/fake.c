@@ -44,6 +44,7 @@ static void fake_info(const gs_backend *b, gs_backend_info *out) {
         .n_kv_blocks = f->cfg.n_kv_blocks,
         .block_tokens = f->cfg.block_tokens,
         .kv_bytes = (size_t)f->cfg.n_kv_blocks * (size_t)f->cfg.block_tokens * sizeof(int32_t),
+        .n_layers = f->cfg.n_layers,
         .n_embd = f->cfg.rank ? 1 : f->cfg.n_embd,
         .pooling = f->cfg.n_embd == 0 ? GS_POOLING_NONE
                    : f->cfg.rank      ? GS_POOLING_RANK

@@ -131,7 +131,8 @@ static void native_info(const gs_backend *base, gs_backend_info *out) {
                              .max_seqs = b->cfg.max_seqs,
                              .n_kv_blocks = b->cfg.n_kv_blocks,
                              .block_tokens = b->cfg.block_tokens,
-                             .kv_bytes = b->kv.total_bytes};
+                             .kv_bytes = b->kv.total_bytes,
+                             .n_layers = b->m->hp.n_layers};
 }
 
 static void native_destroy(gs_backend *base) {

@@ -34,6 +34,7 @@ typedef struct gs_explain {
     uint64_t id;
     gs_class cls, asked_cls; /* served as; as submitted */
     uint32_t person;
+    int32_t model; /* which of the engine's; filled in by the engine */
     int64_t arrival_ns;
     int64_t first_step_ns;  /* 0: has not run yet */
     int64_t first_token_ns; /* 0: none yet */

@@ -455,7 +455,7 @@ static void a_hanging_backend_is_seen_and_let_go(void **state) {
     nap(5 * GS_NS_PER_MS);
     gs_event ev;
     assert_false(take(r, &ev));
-    gs_fake_release(gs_engine_backend(r->e));
+    gs_fake_release(gs_engine_backend(r->e, 0));
     finish(r, 3);
     assert_int_equal(r->t[0].end.reason, GS_END_ERROR);
     assert_int_equal(r->t[0].n_out, 2);
