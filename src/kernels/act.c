@@ -27,6 +27,7 @@ gs_act_view gs_act_layout(const gs_act *a) {
     v.n16 = (int32_t *)(void *)p;
     p += align64(8 * n_scales);
     v.x = (float *)(void *)p;
+    v.pair = (uint32_t *)(void *)p;
     return v;
 }
 
@@ -74,7 +75,7 @@ int gs_act_need(gs_qtype weight_type) {
     const gs_fmt *f = gs_fmt_get(weight_type);
     switch (f ? f->scale : GS_SCALE_FLOAT) {
     case GS_SCALE_FLOAT:
-        return GS_ACT_FLOAT;
+        return weight_type == GS_QTYPE_BF16 && gs_kernels->bf16_row ? GS_ACT_BF16 : GS_ACT_FLOAT;
     case GS_SCALE_F16_MIN:
     case GS_SCALE_K_MIN:
         return GS_ACT_CODES | GS_ACT_ASUM;
@@ -98,15 +99,19 @@ gs_act_row gs_act_row_at(const gs_act *a, int32_t row) {
     r.v.n8 += at;
     r.v.n16 += 2 * at;
     r.v.x += (int64_t)m0 * a->k + in_tile;
+    r.v.pair += (int64_t)m0 * (a->k / 2) + in_tile;
     return r;
 }
 
 /* k values of a row, from where `row` points. */
 static void put_values(gs_act_row row, const float *x, float scale, const float *weight, int32_t k,
                        int flags) {
+    GS_ASSERT(!(flags & GS_ACT_FLOAT && flags & GS_ACT_BF16)); /* they share their place */
     row.flags = flags;
     if (flags & GS_ACT_INT)
         gs_kernels->quant_row(&row, x, scale, weight, k);
+    if (flags & GS_ACT_BF16)
+        gs_kernels->bf16_row(&row, x, scale, weight, k);
     if (flags & GS_ACT_FLOAT) {
         for (int32_t c = 0; c < k; c++) {
             float v = weight ? x[c] * scale * weight[c] : x[c] * scale;
@@ -133,6 +138,7 @@ static void put_part(const gs_act *a, int32_t row, const float *x, float scale, 
     r.v.n8 += at;
     r.v.n16 += 2 * at;
     r.v.x += (int64_t)r.mr * c0;
+    r.v.pair += (int64_t)r.mr * (c0 / 2);
     put_values(r, x + c0, scale, weight ? weight + c0 : NULL, c1 - c0, flags);
 }
 

@@ -9,6 +9,15 @@ void gs_gelu_mul(float *out, const float *gate, const float *up, int32_t n) {
     gs_kernels->gelu_mul(out, gate, up, n);
 }
 
+void gs_gelu(float *x, int32_t n) {
+    gs_kernels->gelu(x, n);
+}
+
+void gs_layernorm(float *y, const float *x, const float *weight, const float *bias, int32_t k,
+                  float eps) {
+    gs_kernels->layernorm(y, x, weight, bias, k, eps);
+}
+
 void gs_rope(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox) {
     gs_kernels->rope(x, cos_tab, sin_tab, n_rot, neox);
 }

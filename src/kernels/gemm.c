@@ -27,6 +27,7 @@ static gs_act_view act_at(gs_act_view v, int32_t m0, int32_t k) {
     v.n8 += at;
     v.n16 += 2 * at;
     v.x += (int64_t)m0 * k;
+    v.pair += (int64_t)m0 * (k / 2);
     return v;
 }
 

@@ -141,6 +141,8 @@ int gs_kernels_init(const char *want, char *err, size_t errlen) {
         g_isa = isa;
 #if defined(__x86_64__)
         gs_kernels_bf16 = isa == GS_ISA_AVX512VNNI && x86_detect().avx512bf16;
+        if (gs_kernels_bf16)
+            gs_kernels = &gs_kernels_avx512bf16;
 #endif
         return GS_OK;
     }

@@ -85,6 +85,8 @@ size_t gs_mat_bytes(const gs_mat *m); /* what data must hold: <= 1.05 x the sour
  * past n are zero. Disjoint ranges may be packed at once.
  */
 void gs_mat_pack(gs_mat *m, const void *src, int32_t p0, int32_t p1);
+/* The same from rows of another type: a float type may become GS_QTYPE_BF16. */
+void gs_mat_pack_from(gs_mat *m, gs_qtype src_type, const void *src, int32_t p0, int32_t p1);
 /* Row r back as floats (embedding look-up, tests). out[k]. */
 void gs_mat_row(const gs_mat *m, int32_t r, float *out);
 /* One GGUF row of a type as floats, straight from the file's bytes: the scalar truth. */
@@ -112,7 +114,8 @@ enum {
     GS_ACT_N8 = 4,    /* offsets per 32 columns */
     GS_ACT_N16 = 8,   /* offsets and minima per 16 columns */
     GS_ACT_INT = 15,
-    GS_ACT_FLOAT = 16
+    GS_ACT_FLOAT = 16,
+    GS_ACT_BF16 = 32 /* what BF16 weights read where the machine multiplies bf16 pairs */
 };
 int gs_act_need(gs_qtype weight_type); /* what a weight type reads */
 void gs_act_quant(gs_act *a, const float *x, int64_t ldx, int32_t r0, int32_t r1, int flags);
@@ -152,6 +155,11 @@ void gs_rmsnorm(float *y, const float *x, const float *weight, int32_t k, float 
 /* out = silu(gate) * up, n values; out may be gate. Inputs beyond +-88 saturate, no NaN. */
 void gs_silu_mul(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul(float *out, const float *gate, const float *up, int32_t n); /* tanh form */
+/* x = x/2 (1 + erf(x / sqrt 2)), n values: the exact form. NaN becomes a number near 0. */
+void gs_gelu(float *x, int32_t n);
+/* y = (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016); y may be x. */
+void gs_layernorm(float *y, const float *x, const float *weight, const float *bias, int32_t k,
+                  float eps);
 
 /*
  * Rotary embedding (Su et al. 2021) of one head row x[head_dim] with precomputed cos/sin tables

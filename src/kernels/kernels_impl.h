@@ -16,7 +16,7 @@
  * ones 2-bit plane  128 B: vector v holds j = 4 v + s in bits 2 s and 2 s + 1 1-bit plane   64 B:
  * bit j of each byte belongs to vector j
  *
- * Float types: [k][16 rows] elements of the source type.
+ * Float types: [k][16 rows] elements of the source type; BF16: [k / 2][16 rows][2].
  */
 #ifndef GS_KERNELS_KERNELS_IMPL_H
 #define GS_KERNELS_KERNELS_IMPL_H
@@ -71,6 +71,13 @@ static inline size_t gs_mat_scale_offset(const gs_mat *m, const gs_fmt *f) {
 void gs_panel_block(const gs_mat *m, const gs_fmt *f, const uint8_t *panel, int32_t b, int32_t r,
                     int16_t v[32], float d[2], float mn[2]);
 
+/* Index of column c, row r in a panel of a float type. */
+static inline size_t gs_float_index(gs_qtype type, int32_t c, int32_t r) {
+    if (type == GS_QTYPE_BF16)
+        return ((size_t)(c / 2) * GS_PANEL_ROWS + (size_t)r) * 2 + (size_t)(c % 2);
+    return (size_t)c * GS_PANEL_ROWS + (size_t)r;
+}
+
 /* ---- Scalar number formats ---------------------------------------------------------------------
  */
 
@@ -100,6 +107,14 @@ static inline float gs_bf16_to_f32(uint16_t h) {
     return gs_f32_from_bits((uint32_t)h << 16);
 }
 
+/* Round to nearest, ties to even; NaN stays NaN. */
+static inline uint16_t gs_bf16_from_f32(float f) {
+    uint32_t u = gs_f32_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
 /* The block scale of MXFP4 halved, because its code book is doubled to be integer. */
 static inline float gs_e8m0_half(uint8_t e) {
     return gs_f32_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
@@ -119,13 +134,15 @@ static inline float gs_e8m0_half(uint8_t e) {
  *                                  minimum multiplies
  *     n8    int32 [block][mr]      -8 * sum: initial accumulator of 4-bit codes with offset 8
  *     n16   int32 [block][mr][2]   -32 * sum of 16: the same for 6-bit codes in sub-blocks
- *     x     float [k][mr]          for float weights
+ *     x     float [k][mr]          for float weights, or
+ *     pair  bf16 [k / 2][mr][2]    for BF16 ones, in the same place
  */
 typedef struct gs_act_view {
     int8_t *q;
     float *ad, *asum;
     int32_t *n8, *n16;
     float *x;
+    uint32_t *pair;
 } gs_act_view;
 
 gs_act_view gs_act_layout(const gs_act *a);
@@ -199,10 +216,16 @@ typedef struct gs_kernel_table {
      * multiplies it element by element. */
     void (*quant_row)(const gs_act_row *row, const float *x, float scale, const float *weight,
                       int32_t k);
+    /* Likewise as bf16 pairs; NULL: BF16 weights take floats. */
+    void (*bf16_row)(const gs_act_row *row, const float *x, float scale, const float *weight,
+                     int32_t k);
     float (*sum_squares)(const float *x, int32_t k);
     void (*scale_mul)(float *y, const float *x, float scale, const float *weight, int32_t k);
     void (*silu_mul)(float *out, const float *gate, const float *up, int32_t n);
     void (*gelu_mul)(float *out, const float *gate, const float *up, int32_t n);
+    void (*gelu)(float *x, int32_t n);
+    void (*layernorm)(float *y, const float *x, const float *weight, const float *bias, int32_t k,
+                      float eps);
     void (*rope)(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
     void (*logsumexp)(const float *x, int32_t n, float *max, float *lse);
     int32_t (*argmax)(const float *x, int32_t n, bool *finite);
@@ -214,7 +237,20 @@ typedef struct gs_kernel_table {
 #define V_DOT_U8S8 1
 #define V_DOT_S8S8 2
 
-extern bool gs_kernels_bf16;              /* AVX512-BF16 goes with the chosen instruction set */
+extern bool gs_kernels_bf16; /* AVX512-BF16 goes with the chosen instruction set */
+/*
+ * gelu(x) = x (1/2 + c P(u)), c = x clamped to -5..5, u = 2 (c / 5)^2 - 1, for the vector kernels:
+ * a minimax fit, error below 1e-6 everywhere.
+ */
+#define GS_GELU_MAX    5.0f
+#define GS_GELU_DEGREE 12
+#define GS_GELU_POLY                                                                               \
+    {                                                                                              \
+        0.14136378f, -0.070296652f, 0.051521421f, -0.040432949f, 0.031426229f, -0.023336732f,      \
+            0.016497658f, -0.010973229f, 0.0061654251f, -0.0029156762f, 0.0020018662f,             \
+            -0.0015141524f, 0.0004929671f                                                          \
+    }
+
 extern const gs_kernel_table *gs_kernels; /* never NULL; scalar before gs_kernels_init */
 
 extern const gs_kernel_table gs_kernels_scalar;
@@ -223,6 +259,7 @@ extern const gs_kernel_table gs_kernels_avx2;
 extern const gs_kernel_table gs_kernels_avxvnni;
 extern const gs_kernel_table gs_kernels_avx512;
 extern const gs_kernel_table gs_kernels_avx512vnni;
+extern const gs_kernel_table gs_kernels_avx512bf16; /* avx512vnni and bf16 pairs */
 #elif defined(__aarch64__)
 extern const gs_kernel_table gs_kernels_neon;
 #endif
@@ -235,6 +272,9 @@ float gs_sum_squares_scalar(const float *x, int32_t k);
 void gs_scale_mul_scalar(float *y, const float *x, float scale, const float *weight, int32_t k);
 void gs_silu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
+void gs_gelu_scalar(float *x, int32_t n);
+void gs_layernorm_scalar(float *y, const float *x, const float *weight, const float *bias,
+                         int32_t k, float eps);
 void gs_rope_scalar(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
 void gs_logsumexp_scalar(const float *x, int32_t n, float *max, float *lse);
 int32_t gs_argmax_scalar(const float *x, int32_t n, bool *finite);

@@ -320,13 +320,33 @@ static void scales_get(const gs_fmt *f, const uint8_t *scales, int32_t b, int r,
 /* ---- Panels ------------------------------------------------------------------------------------
  */
 
+/* Another float type to BF16, a row at a time. */
+static void pack_panel_to_bf16(const gs_mat *m, gs_qtype type, const uint8_t *src, int32_t p,
+                               uint8_t *out) {
+    const gs_qtype_info *info = gs_qtype_get((uint32_t)type);
+    size_t row_bytes = (size_t)m->k / info->block_elems * info->block_bytes;
+    memset(out, 0, m->panel_bytes);
+    for (int32_t r = 0; r < GS_PANEL_ROWS; r++) {
+        int32_t row = p * GS_PANEL_ROWS + r;
+        for (int32_t c = 0; row < m->n && c < m->k; c += GS_BLOCK_COLS) {
+            float v[GS_BLOCK_COLS];
+            gs_dequant_row(type, src + (size_t)row * row_bytes + (size_t)c * info->block_bytes, v,
+                           GS_BLOCK_COLS);
+            for (int32_t i = 0; i < GS_BLOCK_COLS; i++) {
+                uint16_t h = gs_bf16_from_f32(v[i]);
+                memcpy(out + 2 * gs_float_index(GS_QTYPE_BF16, c + i, r), &h, sizeof h);
+            }
+        }
+    }
+}
+
 static void pack_panel_float(const gs_mat *m, const gs_fmt *f, const uint8_t *src, int32_t p,
                              uint8_t *out) {
     size_t elem = f->base_bits / 8u, row_bytes = (size_t)m->k * elem;
     for (int32_t r = 0; r < GS_PANEL_ROWS; r++) {
         int32_t row = p * GS_PANEL_ROWS + r;
         for (int32_t c = 0; c < m->k; c++) {
-            uint8_t *o = out + ((size_t)c * GS_PANEL_ROWS + (size_t)r) * elem;
+            uint8_t *o = out + gs_float_index(m->type, c, r) * elem;
             if (row < m->n)
                 memcpy(o, src + (size_t)row * row_bytes + (size_t)c * elem, elem);
             else
@@ -357,11 +377,18 @@ static void pack_panel(const gs_mat *m, const gs_fmt *f, const uint8_t *src, int
 }
 
 void gs_mat_pack(gs_mat *m, const void *src, int32_t p0, int32_t p1) {
-    const gs_fmt *f = gs_fmt_get(m->type);
-    GS_ASSERT(f && m->data && p0 >= 0 && p1 <= m->n_panels);
+    gs_mat_pack_from(m, m->type, src, p0, p1);
+}
+
+void gs_mat_pack_from(gs_mat *m, gs_qtype src_type, const void *src, int32_t p0, int32_t p1) {
+    const gs_fmt *f = gs_fmt_get(m->type), *from = gs_fmt_get(src_type);
+    GS_ASSERT(f && from && m->data && p0 >= 0 && p1 <= m->n_panels);
+    GS_ASSERT(src_type == m->type || (m->type == GS_QTYPE_BF16 && from->scale == GS_SCALE_FLOAT));
     for (int32_t p = p0; p < p1; p++) {
         uint8_t *out = m->data + (size_t)p * m->panel_bytes;
-        if (f->scale == GS_SCALE_FLOAT)
+        if (src_type != m->type)
+            pack_panel_to_bf16(m, src_type, src, p, out);
+        else if (f->scale == GS_SCALE_FLOAT)
             pack_panel_float(m, f, src, p, out);
         else
             pack_panel(m, f, src, p, out);
@@ -380,7 +407,7 @@ void gs_panel_block(const gs_mat *m, const gs_fmt *f, const uint8_t *panel, int3
 
 /* Float element (column c, row r) of a panel. */
 static float panel_float(const gs_mat *m, const uint8_t *panel, int32_t c, int32_t r) {
-    size_t at = (size_t)c * GS_PANEL_ROWS + (size_t)r;
+    size_t at = gs_float_index(m->type, c, r);
     if (m->type == GS_QTYPE_F32) {
         float x;
         memcpy(&x, panel + 4 * at, 4);

@@ -86,7 +86,7 @@ static void merge_ref(int32_t head_dim, float *out, const float *part, size_t ld
 static void attn_row(const gs_kv_layout *l, const gs_attn_item *it, int32_t t, int32_t g,
                      float *scratch) {
     const float *q = it->q + t * it->ldq + (int64_t)g * l->head_dim;
-    int32_t p = it->pos + t, seg = gs_attn_segment(l);
+    int32_t seg = gs_attn_segment(l), p = it->n_keys > 0 ? it->n_keys - 1 : it->pos + t;
     int32_t begin = it->window > 0 && p >= it->window ? p - it->window + 1 : 0;
     int32_t s0 = it->part ? it->seg0 : 0, s1 = it->part ? it->seg1 : p / seg + 1;
     size_t ld = gs_attn_part_floats(l), hd = (size_t)l->head_dim;

@@ -49,7 +49,7 @@ static void tile_int(const gs_tile *t) {
     }
 }
 
-static float float_at(gs_qtype type, const uint8_t *panel, int64_t at) {
+static float float_at(gs_qtype type, const uint8_t *panel, size_t at) {
     if (type == GS_QTYPE_F32) {
         float x;
         memcpy(&x, panel + 4 * at, 4);
@@ -66,7 +66,7 @@ static void tile_float(const gs_tile *t) {
         for (int32_t r = 0; r < GS_PANEL_ROWS; r++) {
             float acc[GS_TILE_MAX] = {0};
             for (int32_t c = 0; c < t->w->k; c++) {
-                float wv = float_at(t->w->type, panel, (int64_t)c * GS_PANEL_ROWS + r);
+                float wv = float_at(t->w->type, panel, gs_float_index(t->w->type, c, r));
                 for (int32_t i = 0; i < t->mr; i++)
                     acc[i] += wv * t->act.x[(int64_t)c * t->mr + i];
             }
@@ -169,6 +169,26 @@ void gs_gelu_mul_scalar(float *out, const float *gate, const float *up, int32_t 
     }
 }
 
+void gs_gelu_scalar(float *x, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        float v = clamp(x[i], -10.0f, FLT_MAX);
+        x[i] = 0.5f * v * (1.0f + erff(v * 0.70710678f));
+    }
+}
+
+void gs_layernorm_scalar(float *y, const float *x, const float *weight, const float *bias,
+                         int32_t k, float eps) {
+    double mean = 0.0, square = 0.0;
+    for (int32_t i = 0; i < k; i++)
+        mean += (double)x[i];
+    mean /= k;
+    for (int32_t i = 0; i < k; i++)
+        square += ((double)x[i] - mean) * ((double)x[i] - mean);
+    double scale = 1.0 / sqrt(square / k + (double)eps);
+    for (int32_t i = 0; i < k; i++)
+        y[i] = (float)(((double)x[i] - mean) * scale) * weight[i] + bias[i];
+}
+
 void gs_rope_scalar(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot,
                     bool neox) {
     int32_t half = n_rot / 2;
@@ -210,6 +230,8 @@ const gs_kernel_table gs_kernels_scalar = {
     .scale_mul = gs_scale_mul_scalar,
     .silu_mul = gs_silu_mul_scalar,
     .gelu_mul = gs_gelu_mul_scalar,
+    .gelu = gs_gelu_scalar,
+    .layernorm = gs_layernorm_scalar,
     .rope = gs_rope_scalar,
     .logsumexp = gs_logsumexp_scalar,
     .argmax = gs_argmax_scalar,

@@ -10,24 +10,30 @@
 
 const gs_tile_set *TILES_FN(gs_qtype type);
 
-INLINE vflt float_load(const gs_qtype f, const uint8_t *p) {
+/* Column c + o of V_ROWS rows; p is at column c. BF16 columns lie in pairs. */
+INLINE vflt float_load(const gs_qtype f, const uint8_t *p, const int o) {
     if (f == GS_QTYPE_F16)
-        return vf_f16(p);
+        return vf_f16(p + o * 2 * GS_PANEL_ROWS);
     if (f == GS_QTYPE_BF16)
-        return vf_cast(vi_sll32(vi_u16(p), 16));
-    return vf_load((const float *)(const void *)p);
+        return vf_cast(vi_sll32(o ? vi_sra32(vi_load(p), 16) : vi_load(p), 16));
+    return vf_load((const float *)(const void *)(p + o * 4 * GS_PANEL_ROWS));
 }
 
-/* NV row vectors from vector v0 on. Columns c and c + 1 go to separate sums (latency). */
+/*
+ * NV row vectors from vector v0 on. Columns c and c + 1 go to separate sums (latency) where there
+ * are registers for it: not so in AVX2, whatever MR is, because a row's result must not depend on
+ * how many rows are with it.
+ */
 INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const int MR,
                        const int v0) {
     const size_t elem = f == GS_QTYPE_F32 ? 4 : 2, column = elem * GS_PANEL_ROWS;
+    const size_t row_bytes = f == GS_QTYPE_F16 ? 2 : 4; /* side by side: a pair of BF16 */
     const uint8_t *w[2];
     vflt F[2][2 * GS_TILE_MAX];
-    const int n_sums = NV * MR <= 4 ? 2 : 1;
+    const int n_sums = V_BYTES == 32 ? 1 : 2;
     UNROLL for (int p = 0; p < NV; p++) {
         w[p] = t->panel + (size_t)((v0 + p) / VPP) * t->panel_bytes +
-               elem * V_ROWS * (size_t)((v0 + p) % VPP);
+               row_bytes * V_ROWS * (size_t)((v0 + p) % VPP);
     }
     UNROLL for (int i = 0; i < NV * MR; i++) F[0][i] = F[1][i] = vf_zero();
     const float *x = t->act.x;
@@ -42,8 +48,7 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
         }
         UNROLL for (int o = 0; o < 2; o++) {
             vflt wv[2];
-            UNROLL for (int p = 0; p < NV; p++) wv[p] =
-                float_load(f, w[p] + (c + (size_t)o) * column);
+            UNROLL for (int p = 0; p < NV; p++) wv[p] = float_load(f, w[p] + c * column, o);
             UNROLL for (int m = 0; m < MR; m++) {
                 vflt a = vf_bcast(x + o * MR + m);
                 UNROLL for (int p = 0; p < NV; p++) {

@@ -453,7 +453,8 @@ AINLINE void attn_rows(const int T, tile *t, mm_fn *const qk[3], mm_fn *const pv
     for (int r = 0; r < rows; r++) {
         char *p = t->p + (size_t)r * p_row;
         int pos = t->it->pos + (t->r0 + g + r) / t->it->n_group - base;
-        int hi = pos + 1, lo = t->it->window > 0 ? pos - t->it->window + 1 : 0;
+        int hi = t->it->n_keys > 0 ? t->it->n_keys - base : pos + 1;
+        int lo = t->it->window > 0 ? pos - t->it->window + 1 : 0;
         if (hi > 0 && lo < n)
             max[r] = softmax_row(T, t->s + r * t->chunk, p, plane, t->ivs, n, lo, hi, &sum[r]);
         else
@@ -551,7 +552,7 @@ AINLINE void attn_item(const int T, mm_fn *const qk[3], mm_fn *const pv[3], cons
         t.r0 = r;
         t.rows = rows - r < GS_ATTN_TILE_ROWS ? rows - r : GS_ATTN_TILE_ROWS;
         t.first = it->pos + r / it->n_group;
-        t.last = it->pos + (r + t.rows - 1) / it->n_group;
+        t.last = it->n_keys > 0 ? it->n_keys - 1 : it->pos + (r + t.rows - 1) / it->n_group;
         attn_tile(T, &t, qk, pv);
     }
 }

@@ -77,6 +77,54 @@ static inline __m256 gelu8(__m256 g, __m256 up) {
 GATED(gs_silu_mul_avx2, silu8)
 GATED(gs_gelu_mul_avx2, gelu8)
 
+static inline __m256 exact_gelu8(__m256 x) {
+    static const float poly[GS_GELU_DEGREE + 1] = GS_GELU_POLY;
+    x = _mm256_max_ps(x, _mm256_set1_ps(-GS_GELU_MAX)); /* NaN becomes the bound */
+    __m256 c = _mm256_min_ps(x, _mm256_set1_ps(GS_GELU_MAX));
+    __m256 u =
+        _mm256_fmsub_ps(_mm256_mul_ps(c, c), _mm256_set1_ps(2.0f / (GS_GELU_MAX * GS_GELU_MAX)),
+                        _mm256_set1_ps(1.0f));
+    __m256 p = _mm256_set1_ps(poly[GS_GELU_DEGREE]);
+    for (int i = GS_GELU_DEGREE - 1; i >= 0; i--)
+        p = _mm256_fmadd_ps(p, u, _mm256_set1_ps(poly[i]));
+    return _mm256_mul_ps(x, _mm256_fmadd_ps(c, p, _mm256_set1_ps(0.5f)));
+}
+
+void gs_gelu_avx2(float *x, int32_t n) {
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(x + i, exact_gelu8(load(x + i)));
+    if (i < n) {
+        __m256i k = lanes(n - i);
+        _mm256_maskstore_ps(x + i, k, exact_gelu8(_mm256_maskload_ps(x + i, k)));
+    }
+}
+
+void gs_layernorm_avx2(float *y, const float *x, const float *weight, const float *bias, int32_t k,
+                       float eps) {
+    const int32_t whole = k / 8 * 8;
+    const __m256i rest = lanes(k - whole);
+    __m256 sum = _mm256_maskload_ps(x + whole, rest), square = _mm256_setzero_ps();
+    for (int32_t i = 0; i < whole; i += 8)
+        sum = _mm256_add_ps(sum, load(x + i));
+    const __m256 mean = _mm256_set1_ps(sum8(sum) / (float)k);
+    for (int32_t i = 0; i < whole; i += 8) {
+        __m256 d = _mm256_sub_ps(load(x + i), mean);
+        square = _mm256_fmadd_ps(d, d, square);
+    }
+    __m256 last = _mm256_and_ps(_mm256_sub_ps(_mm256_maskload_ps(x + whole, rest), mean),
+                                _mm256_castsi256_ps(rest));
+    square = _mm256_fmadd_ps(last, last, square);
+    const __m256 scale = _mm256_set1_ps(1.0f / sqrtf(sum8(square) / (float)k + eps));
+    for (int32_t i = 0; i < whole; i += 8) {
+        __m256 d = _mm256_mul_ps(_mm256_sub_ps(load(x + i), mean), scale);
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(d, load(weight + i), load(bias + i)));
+    }
+    last = _mm256_fmadd_ps(_mm256_mul_ps(last, scale), _mm256_maskload_ps(weight + whole, rest),
+                           _mm256_maskload_ps(bias + whole, rest));
+    _mm256_maskstore_ps(y + whole, rest, last);
+}
+
 float gs_sum_squares_avx2(const float *x, int32_t k) {
     __m256 s0 = _mm256_setzero_ps(), s1 = s0;
     int32_t i = 0;

@@ -161,6 +161,8 @@ static void naive(const fixture *f, const float *q, int kv_head, int p, int wind
     gs_free(w);
 }
 
+#define ALL_KEYS (-1) /* as a window: every query sees everything */
+
 /* The last n_q positions of every kv head; the largest difference must be rounding. */
 static void check_item(const fixture *f, int n_group, int n_q, int window) {
     int hd = f->l.head_dim, n_kv = f->l.n_kv_heads, ld = n_kv * n_group * hd + 16;
@@ -181,13 +183,15 @@ static void check_item(const fixture *f, int n_group, int n_q, int window) {
                            .n_group = n_group,
                            .pos = f->n_tokens - n_q,
                            .n_q = n_q,
-                           .window = window,
+                           .window = window > 0 ? window : 0,
+                           .n_keys = window == ALL_KEYS ? f->n_tokens : 0,
                            .scale = 1.0f / sqrtf((float)hd)};
         gs_attn(&f->l, &it, f->scratch);
         for (int t = 0; t < n_q; t++)
             for (int g = 0; g < n_group; g++) {
                 size_t at = (size_t)(t * ld + (h * n_group + g) * hd);
-                naive(f, q + at, h, it.pos + t, window, it.scale, want);
+                naive(f, q + at, h, it.n_keys ? it.n_keys - 1 : it.pos + t, it.window, it.scale,
+                      want);
                 for (int d = 0; d < hd; d++)
                     if (!(fabs((double)out[at + (size_t)d] - want[d]) < bound_of(f->type)))
                         fail_msg("%s %s hd %d bt %d n_q %d group %d window %d seed %llu: "
@@ -234,6 +238,7 @@ static void shapes(void) {
                 fixture_init(&f, 2, dims[d], sizes[s], n_q + before);
                 int n_group = groups[gs_rng_below(&rng, 3)];
                 check_item(&f, n_group, n_q, 0);
+                check_item(&f, 1, n_q, ALL_KEYS);
                 check_item(&f, n_group, n_q, 1 + (int)gs_rng_below(&rng, 100));
                 fixture_free(&f);
             }
@@ -251,6 +256,7 @@ static void borders(void) {
         fixture_init(&f, 1, 64, 32, 64 + n_q % 3);
         check_item(&f, 3, n_q, 0);
         check_item(&f, 3, n_q, n_q);
+        check_item(&f, 3, n_q, ALL_KEYS);
         fixture_free(&f);
     }
     fixture f;

@@ -59,6 +59,61 @@ static void test_gated(void **state) {
     }
 }
 
+static void test_gelu(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        use_isa(isa);
+        for (int32_t n = 1; n <= 70; n++) {
+            float x[71], y[71];
+            for (int32_t i = 0; i < n; i++)
+                x[i] = y[i] = rnd_float(n % 7 == 0 ? 30.0f : 6.0f);
+            y[n] = 7.0f;
+            gs_gelu(y, n);
+            for (int32_t i = 0; i < n; i++)
+                assert_near((double)y[i], 0.5 * (double)x[i] * (1 + erf((double)x[i] / sqrt(2.0))),
+                            1e-6, 3e-6);
+            assert_true(y[n] == 7.0f);
+        }
+        float odd[5] = {INFINITY, -INFINITY, NAN, 1e30f, -1e30f};
+        gs_gelu(odd, 5);
+        assert_true(odd[0] == INFINITY || odd[0] > 1e38f);
+        assert_near((double)odd[1], 0, 0, 3e-6);
+        assert_near((double)odd[2], 0, 0, 3e-6);
+        assert_near((double)odd[3], 1e30, 1e-6, 0);
+        assert_near((double)odd[4], 0, 0, 3e-6);
+    }
+}
+
+static void test_layernorm(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        use_isa(isa);
+        for (int32_t k = 1; k <= 70; k++) {
+            float x[71], w[71], b[71], y[71];
+            double mean = 0, square = 0;
+            for (int32_t i = 0; i < k; i++) {
+                x[i] = 3.0f + rnd_float(2.0f);
+                w[i] = rnd_float(2.0f);
+                b[i] = rnd_float(1.0f);
+                mean += (double)x[i] / k;
+            }
+            for (int32_t i = 0; i < k; i++)
+                square += ((double)x[i] - mean) * ((double)x[i] - mean);
+            y[k] = 7.0f;
+            gs_layernorm(y, x, w, b, k, 1e-5f);
+            for (int32_t i = 0; i < k; i++)
+                assert_near((double)y[i],
+                            ((double)x[i] - mean) / sqrt(square / k + 1e-5) * (double)w[i] +
+                                (double)b[i],
+                            2e-6, k == 1 ? 2e-3 : 1e-5); /* one value: noise over sqrt(eps) */
+            assert_true(y[k] == 7.0f);
+            gs_layernorm(x, x, w, b, k, 1e-5f); /* in place */
+            for (int32_t i = 0; i < k; i++)
+                assert_true(x[i] == y[i]);
+        }
+    }
+}
+
 static void test_gated_extremes(void **state) {
     (void)state;
     const float g[10] = {1e30f, -1e30f, INFINITY, -INFINITY, NAN,
@@ -200,9 +255,10 @@ static void test_rmsnorm(void **state) {
 int main(void) {
     gs_rng_seed(&g_rng, 7);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gated),  cmocka_unit_test(test_gated_extremes),
-        cmocka_unit_test(test_rope),   cmocka_unit_test(test_logsumexp),
-        cmocka_unit_test(test_argmax), cmocka_unit_test(test_rmsnorm),
+        cmocka_unit_test(test_gated),     cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_gated_extremes),
+        cmocka_unit_test(test_rope),      cmocka_unit_test(test_logsumexp),
+        cmocka_unit_test(test_argmax),    cmocka_unit_test(test_rmsnorm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -270,6 +270,69 @@ static void test_quant_parts(void **state) {
     free(x);
 }
 
+/* F32 rows packed as BF16; a product with the identity gives the activations back, rounded or as
+ * they were. */
+static void test_bf16(void **state) {
+    (void)state;
+    enum { N = 64, M = 7 };
+    float *x = make_x(M, N, 0), one[N * N] = {0}, row[N], y[M * N];
+    for (int i = 0; i < N; i++)
+        one[i * N + i] = i % 2 ? 1.0f : 1.00390625f; /* halfway between two bf16: to even, 1 */
+    gs_mat w;
+    assert_int_equal(gs_mat_init(&w, GS_QTYPE_BF16, N, N), GS_OK);
+    w.data = aligned_alloc(64, gs_mat_bytes(&w));
+    assert_non_null(w.data);
+    gs_mat_pack_from(&w, GS_QTYPE_F32, one, 0, w.n_panels);
+    for (int r = 0; r < N; r++) {
+        gs_mat_row(&w, r, row);
+        for (int c = 0; c < N; c++)
+            assert_true(row[c] == (r == c ? 1.0f : 0.0f));
+    }
+    for (int isa = 0; isa < GS_ISA_COUNT; isa++) {
+        if (!gs_isa_supported((gs_isa)isa))
+            continue;
+        use_isa((gs_isa)isa);
+        gs_act a = make_act(M, N);
+        gs_act_quant(&a, x, N, 0, M, gs_act_need(GS_QTYPE_BF16));
+        gs_gemm(&w, &a, y, N, NULL, 0, w.n_panels, GS_GEMM_STORE);
+        bool rounds = gs_act_need(GS_QTYPE_BF16) == GS_ACT_BF16;
+        for (int i = 0; i < M * N; i++)
+            assert_true(y[i] == (rounds ? bf16_rounded(x[i]) : x[i]));
+        free(a.data);
+    }
+    free(w.data);
+    free(x);
+}
+
+/* A row's result is the same bits whatever rows are with it. */
+static void test_gemm_neighbours(void **state) {
+    (void)state;
+    static const gs_qtype types[] = {GS_QTYPE_F32,  GS_QTYPE_F16,  GS_QTYPE_BF16,
+                                     GS_QTYPE_Q8_0, GS_QTYPE_Q4_1, GS_QTYPE_Q6_K};
+    enum { N = 3 * 16 + 5, K = 512, M = 40 };
+    float *x = make_x(M, K, 0), all[M * N], some[M * N];
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        uint8_t *src = make_rows(types[t], N, K, 0);
+        gs_mat w = pack_rows(types[t], N, K, src);
+        for (int isa = 0; isa < GS_ISA_COUNT; isa++) {
+            if (!gs_isa_supported((gs_isa)isa))
+                continue;
+            use_isa((gs_isa)isa);
+            for (int m = M; m >= 1; m--) {
+                gs_act a = make_act(m, K);
+                gs_act_quant(&a, x, K, 0, m, gs_act_need(types[t]));
+                gs_gemm(&w, &a, m == M ? all : some, N, NULL, 0, w.n_panels, GS_GEMM_STORE);
+                free(a.data);
+                if (m < M)
+                    assert_memory_equal(some, all, (size_t)m * N * sizeof *all);
+            }
+        }
+        free(w.data);
+        free(src);
+    }
+    free(x);
+}
+
 static void test_isa_names(void **state) {
     (void)state;
     char err[200] = "";
@@ -291,6 +354,8 @@ int main(void) {
         cmocka_unit_test(test_act_nonfinite),
         cmocka_unit_test(test_rmsnorm_quant),
         cmocka_unit_test(test_quant_parts),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_gemm_neighbours),
         cmocka_unit_test(test_gemm_tokens),
         cmocka_unit_test(test_gemm_shapes),
         cmocka_unit_test(test_gemm_adversarial),
