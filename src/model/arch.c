@@ -54,6 +54,8 @@ static const gs_arch_ops archs[] = {
      GS_ARCH_QK_NORM | GS_ARCH_POST_NORM | GS_ARCH_FFN_GELU | GS_ARCH_ROPE_NEOX |
          GS_ARCH_EMBD_SCALE,
      gemma3_hparams},
+    {"bert", GS_ARCH_ENCODER | GS_ARCH_LEARNED_POS | GS_ARCH_FFN_GELU, NULL},
+    {"nomic-bert", GS_ARCH_ENCODER | GS_ARCH_FFN_GATE | GS_ARCH_ROPE_NEOX, NULL},
 };
 #define N_ARCHS (sizeof archs / sizeof archs[0])
 

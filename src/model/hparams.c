@@ -1,4 +1,4 @@
-/* Hyper-parameters of a decoder from GGUF metadata: read, bounded, and consistent with each other
+/* Hyper-parameters of a model from GGUF metadata: read, bounded, and consistent with each other
  * before anything is allocated for them. */
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +15,8 @@
 #define MAX_HEADS    1024
 #define MAX_CTX      (1 << 28)
 #define MAX_HEAD_DIM 256
+#define MAX_TYPES    64
+#define POOLING_RANK 4 /* the last of the numbers of pooling_type */
 
 /* Key reading with the architecture's prefix; the first error sticks. */
 typedef struct reader {
@@ -37,7 +39,7 @@ static void printable(gs_str s, char *buf, size_t size) {
     buf[n] = '\0';
 }
 
-/* Integer in [lo, hi]; def < 0: required. */
+/* Integer in [lo, hi]; def < 0: required; any other def may lie outside. */
 static int32_t read_int(reader *r, const char *suffix, int32_t lo, int32_t hi, int32_t def) {
     char key[128];
     uint32_t v = 0;
@@ -72,6 +74,18 @@ static float read_float(reader *r, const char *suffix, float lo, float hi, float
                      (double)lo, (double)hi);
     r->rc = rc;
     return rc == GS_OK ? v : lo;
+}
+
+static bool read_bool(reader *r, const char *suffix, bool def) {
+    char key[128];
+    bool v = def;
+    key_name(r, suffix, key);
+    if (r->rc != GS_OK)
+        return def;
+    int rc = gs_gguf_get_bool(r->g, key, &v, r->err, r->errlen);
+    if (rc != GS_OK && rc != GS_ERR_NOT_FOUND)
+        r->rc = rc;
+    return v;
 }
 
 static int fail(reader *r, int code, const char *suffix, const char *why) {
@@ -154,6 +168,45 @@ static int read_heads(reader *r, gs_hparams *hp) {
     return r->rc;
 }
 
+/* How states become one vector; a score needs the tensor that makes it. */
+static int read_pooling(reader *r, gs_hparams *hp, bool encoder) {
+    int32_t stated = read_int(r, "pooling_type", 0, POOLING_RANK, POOLING_RANK + 1);
+    hp->pooling = stated <= POOLING_RANK ? stated : -1;
+    if (r->rc == GS_OK && stated == POOLING_RANK && !encoder)
+        return fail(r, GS_ERR_UNSUPPORTED, "pooling_type", "scores are only had of encoders");
+    if (r->rc == GS_OK && stated == POOLING_RANK && !gs_gguf_tensor_find(r->g, "cls.output.weight"))
+        return r->rc = gs_fail(r->err, r->errlen, GS_ERR_FORMAT,
+                               "cls.output.weight: the tensor is missing (%s.pooling_type says "
+                               "rank)",
+                               r->arch);
+    return r->rc;
+}
+
+/* What only encoders have, and what they must not have. */
+static int read_encoder(reader *r, gs_hparams *hp) {
+    hp->encoder = true;
+    if (hp->n_kv_heads != hp->n_heads || hp->n_heads * hp->head_dim != hp->n_embd)
+        return fail(r, GS_ERR_UNSUPPORTED, "attention.head_count",
+                    "an encoder's heads together must be as wide as its embeddings, each with keys "
+                    "of its own");
+    if (read_bool(r, "attention.causal", false) && r->rc == GS_OK)
+        return fail(r, GS_ERR_UNSUPPORTED, "attention.causal",
+                    "encoders that look only backwards are not supported");
+    const gs_gguf_tensor *types = gs_gguf_tensor_find(r->g, "token_types.weight");
+    if (types && (types->ne[1] < 1 || types->ne[1] > MAX_TYPES))
+        return r->rc = gs_fail(r->err, r->errlen, GS_ERR_FORMAT,
+                               "token_types.weight: %llu rows are not in 1..%d",
+                               (unsigned long long)types->ne[1], MAX_TYPES);
+    hp->n_types = types ? (int32_t)types->ne[1] : 0;
+    /* The format's own spelling. */
+    uint32_t sep = 0;
+    int rc = gs_gguf_get_u32(r->g, "tokenizer.ggml.seperator_token_id", &sep, r->err, r->errlen);
+    if (rc != GS_OK && rc != GS_ERR_NOT_FOUND)
+        r->rc = rc;
+    hp->sep_token = rc == GS_OK && sep < (uint32_t)hp->n_vocab ? (int32_t)sep : -1;
+    return r->rc;
+}
+
 static int read_common(reader *r, gs_hparams *hp, unsigned flags) {
     hp->n_ctx_train = read_int(r, "context_length", 1, MAX_CTX, -1);
     hp->n_embd = read_int(r, "embedding_length", 32, MAX_EMBD, -1);
@@ -172,7 +225,12 @@ static int read_common(reader *r, gs_hparams *hp, unsigned flags) {
     if (hp->n_heads * hp->head_dim % 32 != 0)
         return fail(r, GS_ERR_UNSUPPORTED, "attention.head_count",
                     "all heads together are no multiple of 32 wide");
-    hp->norm_eps = read_float(r, "attention.layer_norm_rms_epsilon", 1e-12f, 1.0f, NAN);
+    bool encoder = (flags & GS_ARCH_ENCODER) != 0;
+    hp->norm_eps =
+        read_float(r, encoder ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+                   1e-12f, 1.0f, NAN);
+    if (read_pooling(r, hp, encoder) != GS_OK)
+        return r->rc;
     float base = read_float(r, "rope.freq_base", 1.0f, 1e15f, 10000.0f);
     float scale = read_rope_scale(r);
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -183,7 +241,7 @@ static int read_common(reader *r, gs_hparams *hp, unsigned flags) {
     hp->rope_neox = (flags & GS_ARCH_ROPE_NEOX) != 0;
     hp->ffn_gelu = (flags & GS_ARCH_FFN_GELU) != 0;
     hp->embd_scale = flags & GS_ARCH_EMBD_SCALE ? sqrtf((float)hp->n_embd) : 1.0f;
-    return r->rc;
+    return r->rc == GS_OK && encoder ? read_encoder(r, hp) : r->rc;
 }
 
 int gs_hparams_read_arch(const gs_gguf *g, gs_hparams *hp, const gs_arch_ops **out, char *err,
@@ -199,6 +257,10 @@ int gs_hparams_read_arch(const gs_gguf *g, gs_hparams *hp, const gs_arch_ops **o
         char list[256], shown[65];
         printable(name, shown, sizeof shown);
         gs_arch_list(list, sizeof list);
+        if (strcmp(shown, "nomic-bert-moe") == 0)
+            return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
+                           "general.architecture: %s: mixtures of experts are not supported",
+                           shown);
         return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
                        "general.architecture: '%s' is not supported (supported: %s)", shown, list);
     }

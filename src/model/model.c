@@ -28,6 +28,7 @@ typedef struct loader {
 
 typedef struct pack_job {
     gs_mat *mat;
+    gs_qtype type;
     const void *src;
 } pack_job;
 
@@ -36,7 +37,7 @@ static void pack_run(void *arg, int tid, int n_threads) {
     int p0, p1;
     gs_share(job->mat->n_panels, tid, n_threads, &p0, &p1);
     if (p0 < p1)
-        gs_mat_pack(job->mat, job->src, p0, p1);
+        gs_mat_pack_from(job->mat, job->type, job->src, p0, p1);
 }
 
 /* Space for size bytes at a 64-byte border; in the first walk the pointer means nothing. */
@@ -52,15 +53,15 @@ static int arena_take(arena *a, size_t size, uint8_t **out) {
     return GS_OK;
 }
 
-static int load_mat(loader *ld, gs_mat *mat, const gs_gguf_tensor *t) {
+static int load_mat(loader *ld, gs_mat *mat, const gs_gguf_tensor *t, gs_qtype type) {
     uint8_t *data = NULL;
-    int rc = gs_mat_init(mat, t->type, (int32_t)t->ne[1], (int32_t)t->ne[0]);
+    int rc = gs_mat_init(mat, type, (int32_t)t->ne[1], (int32_t)t->ne[0]);
     if (rc == GS_OK)
         rc = arena_take(ld->a, gs_mat_bytes(mat), &data);
     if (rc != GS_OK || !ld->fill)
         return rc;
     mat->data = data;
-    pack_job job = {mat, t->data};
+    pack_job job = {mat, t->type, t->data};
     if (ld->pool)
         gs_pool_run(ld->pool, pack_run, &job);
     else
@@ -81,12 +82,21 @@ static int load_vec(loader *ld, const float **vec, const gs_gguf_tensor *t) {
     return GS_OK;
 }
 
-static int load_tensor(void *arg, int32_t layer, size_t offset, bool is_mat,
+static bool is_float(gs_qtype type) {
+    return type == GS_QTYPE_F32 || type == GS_QTYPE_F16 || type == GS_QTYPE_BF16;
+}
+
+static int load_tensor(void *arg, int32_t layer, size_t offset, gs_weight_kind kind,
                        const gs_gguf_tensor *t) {
     loader *ld = arg;
-    char *at = (layer < 0 ? (char *)ld->m : (char *)&ld->m->layers[layer]) + offset;
-    return is_mat ? load_mat(ld, (gs_mat *)(void *)at, t)
-                  : load_vec(ld, (const float **)(void *)at, t);
+    gs_model *m = ld->m;
+    char *base = layer < 0       ? (char *)m
+                 : m->hp.encoder ? (char *)&m->encoder_layers[layer]
+                                 : (char *)&m->layers[layer];
+    if (kind == GS_WEIGHT_VEC)
+        return load_vec(ld, (const float **)(void *)(base + offset), t);
+    return load_mat(ld, (gs_mat *)(void *)(base + offset), t,
+                    kind == GS_WEIGHT_DENSE && is_float(t->type) ? GS_QTYPE_BF16 : t->type);
 }
 
 static int check_rope_freqs(const gs_model *m, char *err, size_t errlen) {
@@ -120,8 +130,11 @@ int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void
     rc = gs_hparams_read_arch(g, &m->hp, &m->arch, err, errlen);
     if (rc != GS_OK)
         goto out;
-    m->layers = gs_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
-    if (!m->layers) {
+    if (m->hp.encoder)
+        m->encoder_layers = gs_calloc((size_t)m->hp.n_layers, sizeof *m->encoder_layers);
+    else
+        m->layers = gs_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
+    if (!m->layers && !m->encoder_layers) {
         rc = gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory loading the model");
         goto out;
     }
@@ -160,5 +173,6 @@ void gs_model_free(gs_model *m) {
     if (m->impl)
         gs_pages_free(m->impl, m->weight_bytes);
     gs_free(m->layers);
+    gs_free(m->encoder_layers);
     gs_free(m);
 }

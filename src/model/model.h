@@ -1,5 +1,6 @@
 /*
- * A decoder model in memory: hyper-parameters and packed weights. No step logic (engine/native.h).
+ * A model in memory, decoder or encoder: hyper-parameters and packed weights. No step logic
+ * (engine/native.h).
  *
  * Hyper-parameters are read and validated before anything is allocated; every tensor's shape is
  * checked against them. Immutable after load: any thread may read.
@@ -32,6 +33,11 @@ typedef struct gs_hparams {
     int32_t window[GS_MAX_LAYERS]; /* sliding window; 0: full attention */
     float layer_rope_base[GS_MAX_LAYERS];
     float layer_rope_scale[GS_MAX_LAYERS]; /* linear scaling: position * scale */
+    int32_t pooling;                       /* as the file numbers it, 0..4; -1: not stated */
+    /* Encoders only: */
+    bool encoder;
+    int32_t n_types;   /* token types (segments) that have an embedding; 0: none */
+    int32_t sep_token; /* ends a segment; -1: none */
 } gs_hparams;
 
 typedef struct gs_layer {
@@ -44,6 +50,19 @@ typedef struct gs_layer {
     const float *post_attn_norm, *post_ffn_norm; /* Gemma; or NULL */
 } gs_layer;
 
+/* Of an encoder. Biases may be NULL. */
+typedef struct gs_encoder_layer {
+    gs_mat wqkv;       /* [3 * n_embd][n_embd], or with data NULL: */
+    gs_mat wq, wk, wv; /* [n_embd][n_embd] each */
+    const float *bqkv, *bq, *bk, *bv;
+    gs_mat wo; /* [n_embd][n_embd] */
+    const float *bo;
+    const float *attn_norm, *attn_norm_bias; /* [n_embd] LayerNorm after attention */
+    gs_mat w_gate, w_up, w_down;             /* w_gate only with GS_ARCH_FFN_GATE */
+    const float *b_up, *b_down;
+    const float *out_norm, *out_norm_bias; /* [n_embd] LayerNorm after the feed-forward */
+} gs_encoder_layer;
+
 typedef struct gs_arch_ops gs_arch_ops; /* model/arch.h: one of the four vtables */
 
 typedef struct gs_model {
@@ -52,10 +71,19 @@ typedef struct gs_model {
     gs_mat tok_embd; /* [n_vocab][n_embd] */
     gs_mat output;   /* the same as tok_embd when tied */
     const float *output_norm;
-    const float *rope_freqs; /* [n_rot/2] or NULL */
-    gs_layer *layers;        /* [n_layers] */
-    char name[128];          /* general.name, or the file's */
-    size_t weight_bytes;     /* memory held */
+    const float *rope_freqs;          /* [n_rot/2] or NULL */
+    gs_layer *layers;                 /* [n_layers]; NULL in an encoder */
+    gs_encoder_layer *encoder_layers; /* [n_layers]; NULL in a decoder */
+    /* Encoders only: */
+    gs_mat token_types;                      /* [n_types][n_embd], data NULL: none */
+    gs_mat positions;                        /* [n_ctx_train][n_embd], with GS_ARCH_LEARNED_POS */
+    const float *embd_norm, *embd_norm_bias; /* [n_embd] */
+    /* Scores a sequence by its first token's state s: rank_out tanh(rank_in s), each with a bias
+     * that may be NULL. rank_in's data NULL: rank_out s; rank_out's: the model has no scores. */
+    gs_mat rank_in, rank_out; /* [n_embd][n_embd], [1][n_embd] */
+    const float *rank_in_bias, *rank_out_bias;
+    char name[128];      /* general.name, or the file's */
+    size_t weight_bytes; /* memory held */
     void *impl;
 } gs_model;
 

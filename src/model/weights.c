@@ -1,4 +1,4 @@
-/* The tensors of a decoder: one table drives checking and loading. */
+/* The tensors of decoders and encoders: tables drive checking and loading. */
 #include "model/weights.h"
 
 #include <stdio.h>
@@ -14,6 +14,10 @@ typedef enum dim {
     DIM_FF,    /* feed-forward */
     DIM_VOCAB, /* tokens */
     DIM_ROT,   /* rotated pairs of a head */
+    DIM_QKV,   /* all heads of queries, keys and values */
+    DIM_TYPES, /* token types */
+    DIM_CTX,   /* positions */
+    DIM_SCORE, /* one row */
     DIM_ONE    /* no dimension: the tensor is a vector */
 } dim;
 
@@ -27,6 +31,7 @@ typedef struct rule {
 } rule;
 
 #define L(field) offsetof(gs_layer, field)
+#define E(field) offsetof(gs_encoder_layer, field)
 #define M(field) offsetof(gs_model, field)
 // clang-format off
 static const rule layer_rules[] = {
@@ -53,9 +58,55 @@ static const rule model_rules[] = {
     {"output.weight",      M(output),      DIM_VOCAB, DIM_EMBD, 0, true}, /* absent: tied */
     {"rope_freqs.weight",  M(rope_freqs),  DIM_ONE,   DIM_ROT,  0, true},
 };
+/* Q, K and V lie apart or in one tensor: check_qkv. */
+static const rule encoder_layer_rules[] = {
+    {"attn_qkv.weight",          E(wqkv),           DIM_QKV,  DIM_EMBD, 0, true},
+    {"attn_qkv.bias",            E(bqkv),           DIM_ONE,  DIM_QKV,  0, true},
+    {"attn_q.weight",            E(wq),             DIM_Q,    DIM_EMBD, 0, true},
+    {"attn_q.bias",              E(bq),             DIM_ONE,  DIM_Q,    0, true},
+    {"attn_k.weight",            E(wk),             DIM_KV,   DIM_EMBD, 0, true},
+    {"attn_k.bias",              E(bk),             DIM_ONE,  DIM_KV,   0, true},
+    {"attn_v.weight",            E(wv),             DIM_KV,   DIM_EMBD, 0, true},
+    {"attn_v.bias",              E(bv),             DIM_ONE,  DIM_KV,   0, true},
+    {"attn_output.weight",       E(wo),             DIM_EMBD, DIM_Q,    0, false},
+    {"attn_output.bias",         E(bo),             DIM_ONE,  DIM_EMBD, 0, true},
+    {"attn_output_norm.weight",  E(attn_norm),      DIM_ONE,  DIM_EMBD, 0, false},
+    {"attn_output_norm.bias",    E(attn_norm_bias), DIM_ONE,  DIM_EMBD, 0, false},
+    {"ffn_gate.weight",          E(w_gate),         DIM_FF,   DIM_EMBD, GS_ARCH_FFN_GATE, false},
+    {"ffn_up.weight",            E(w_up),           DIM_FF,   DIM_EMBD, 0, false},
+    {"ffn_up.bias",              E(b_up),           DIM_ONE,  DIM_FF,   0, true},
+    {"ffn_down.weight",          E(w_down),         DIM_EMBD, DIM_FF,   0, false},
+    {"ffn_down.bias",            E(b_down),         DIM_ONE,  DIM_EMBD, 0, true},
+    {"layer_output_norm.weight", E(out_norm),       DIM_ONE,  DIM_EMBD, 0, false},
+    {"layer_output_norm.bias",   E(out_norm_bias),  DIM_ONE,  DIM_EMBD, 0, false},
+};
+static const rule encoder_model_rules[] = {
+    {"token_embd.weight",      M(tok_embd),       DIM_VOCAB, DIM_EMBD,  0, false},
+    {"token_types.weight",     M(token_types),    DIM_TYPES, DIM_EMBD,  0, true},
+    {"position_embd.weight",   M(positions),      DIM_CTX,   DIM_EMBD,  GS_ARCH_LEARNED_POS, false},
+    {"token_embd_norm.weight", M(embd_norm),      DIM_ONE,   DIM_EMBD,  0, false},
+    {"token_embd_norm.bias",   M(embd_norm_bias), DIM_ONE,   DIM_EMBD,  0, false},
+    {"cls.weight",             M(rank_in),        DIM_EMBD,  DIM_EMBD,  0, true},
+    {"cls.bias",               M(rank_in_bias),   DIM_ONE,   DIM_EMBD,  0, true},
+    {"cls.output.weight",      M(rank_out),       DIM_SCORE, DIM_EMBD,  0, true},
+    {"cls.output.bias",        M(rank_out_bias),  DIM_ONE,   DIM_SCORE, 0, true},
+};
 // clang-format on
-#define N_LAYER_RULES (sizeof layer_rules / sizeof layer_rules[0])
-#define N_MODEL_RULES (sizeof model_rules / sizeof model_rules[0])
+
+typedef struct rule_set {
+    const rule *rules;
+    size_t n;
+    gs_weight_kind kind; /* of what is no vector */
+} rule_set;
+
+static rule_set rules_of(unsigned flags, bool of_layer) {
+#define SET(list, kind) ((rule_set){list, sizeof list / sizeof list[0], kind})
+    if (flags & GS_ARCH_ENCODER)
+        return of_layer ? SET(encoder_layer_rules, GS_WEIGHT_DENSE)
+                        : SET(encoder_model_rules, GS_WEIGHT_MAT);
+    return of_layer ? SET(layer_rules, GS_WEIGHT_MAT) : SET(model_rules, GS_WEIGHT_MAT);
+#undef SET
+}
 
 static int32_t dim_size(const gs_hparams *hp, dim d) {
     switch (d) {
@@ -73,6 +124,13 @@ static int32_t dim_size(const gs_hparams *hp, dim d) {
         return hp->n_vocab;
     case DIM_ROT:
         return hp->n_rot / 2;
+    case DIM_QKV:
+        return (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
+    case DIM_TYPES:
+        return hp->n_types;
+    case DIM_CTX:
+        return hp->n_ctx_train;
+    case DIM_SCORE:
     case DIM_ONE:
         break;
     }
@@ -114,13 +172,39 @@ static int check_tensor(const rule *r, const char *name, const gs_gguf_tensor *t
     return GS_OK;
 }
 
+/* One tensor for Q, K and V, or three: exactly one way, with biases of the same kind. */
+static int check_qkv(const gs_gguf *g, int32_t layer, char *err, size_t errlen) {
+    static const char *const names[] = {"attn_qkv", "attn_q", "attn_k", "attn_v"};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.attn_qkv.weight", layer);
+    bool fused = gs_gguf_tensor_find(g, name) != NULL;
+    for (int i = 0; i < 4; i++) {
+        bool wanted = fused == (i == 0);
+        snprintf(name, sizeof name, "blk.%d.%s.weight", layer, names[i]);
+        bool there = gs_gguf_tensor_find(g, name) != NULL;
+        if (wanted && !there)
+            return gs_fail(err, errlen, GS_ERR_FORMAT, "%s: the tensor is missing", name);
+        if (!wanted && !there)
+            snprintf(name, sizeof name, "blk.%d.%s.bias", layer, names[i]);
+        if (!wanted && gs_gguf_tensor_find(g, name))
+            return gs_fail(err, errlen, GS_ERR_FORMAT, "%s: the tensor is there beside blk.%d.%s",
+                           name, layer, fused ? "attn_qkv.weight" : "attn_q.weight");
+    }
+    return GS_OK;
+}
+
 int gs_weights_visit(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams *hp,
                      gs_weight_fn fn, void *arg, char *err, size_t errlen) {
     char name[64];
     for (int32_t layer = -1; layer < hp->n_layers; layer++) {
-        const rule *rules = layer < 0 ? model_rules : layer_rules;
-        size_t n = layer < 0 ? N_MODEL_RULES : N_LAYER_RULES;
-        for (size_t i = 0; i < n; i++) {
+        const rule_set set = rules_of(arch->flags, layer >= 0);
+        const rule *rules = set.rules;
+        if (layer >= 0 && arch->flags & GS_ARCH_ENCODER) {
+            int rc = check_qkv(g, layer, err, errlen);
+            if (rc != GS_OK)
+                return rc;
+        }
+        for (size_t i = 0; i < set.n; i++) {
             if (!rule_applies(&rules[i], arch->flags))
                 continue;
             if (layer < 0)
@@ -134,7 +218,8 @@ int gs_weights_visit(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams
                 continue;
             int rc = check_tensor(&rules[i], name, t, hp, err, errlen);
             if (rc == GS_OK && fn)
-                rc = fn(arg, layer, rules[i].offset, rules[i].rows != DIM_ONE, t);
+                rc = fn(arg, layer, rules[i].offset,
+                        rules[i].rows == DIM_ONE ? GS_WEIGHT_VEC : set.kind, t);
             if (rc != GS_OK)
                 return rc;
         }
@@ -143,8 +228,8 @@ int gs_weights_visit(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams
 }
 
 static bool name_known(gs_str name, unsigned flags, int32_t n_layers) {
-    const rule *rules = model_rules;
-    size_t n_rules = N_MODEL_RULES, at = 0;
+    rule_set set = rules_of(flags, false);
+    size_t at = 0;
     if (name.len > 4 && memcmp(name.data, "blk.", 4) == 0) {
         int32_t layer = 0;
         for (at = 4; at < name.len && name.data[at] >= '0' && name.data[at] <= '9'; at++)
@@ -153,12 +238,11 @@ static bool name_known(gs_str name, unsigned flags, int32_t n_layers) {
         if (at == 4 || at == name.len || name.data[at] != '.')
             return false;
         at++;
-        rules = layer_rules;
-        n_rules = N_LAYER_RULES;
+        set = rules_of(flags, true);
     }
-    for (size_t i = 0; i < n_rules; i++)
-        if (rule_applies(&rules[i], flags) && strlen(rules[i].name) == name.len - at &&
-            memcmp(rules[i].name, name.data + at, name.len - at) == 0)
+    for (size_t i = 0; i < set.n; i++)
+        if (rule_applies(&set.rules[i], flags) && strlen(set.rules[i].name) == name.len - at &&
+            memcmp(set.rules[i].name, name.data + at, name.len - at) == 0)
             return true;
     return false;
 }
