@@ -4,13 +4,16 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "base/err.h"
 #include "base/sys.h"
+#include "engine/carve.h"
+#include "engine/encoder.h"
 #include "engine/native_impl.h"
 
 size_t gs_native_block_bytes(const gs_model *m, gs_kv_type type, int32_t block_tokens) {
     gs_kv_layout l;
+    if (m->hp.encoder)
+        return gs_encoder_block_bytes(m, block_tokens);
     if (gs_kv_layout_init(&l, type, m->hp.n_layers, m->hp.n_kv_heads, m->hp.head_dim, block_tokens,
                           1) != GS_OK)
         return 0;
@@ -132,7 +135,9 @@ static void native_info(const gs_backend *base, gs_backend_info *out) {
                              .n_kv_blocks = b->cfg.n_kv_blocks,
                              .block_tokens = b->cfg.block_tokens,
                              .kv_bytes = b->kv.total_bytes,
-                             .n_layers = b->m->hp.n_layers};
+                             .n_layers = b->m->hp.n_layers,
+                             .n_embd = b->m->hp.n_embd,
+                             .pooling = b->pooling};
 }
 
 static void native_destroy(gs_backend *base) {
@@ -188,26 +193,7 @@ static void fill_freq(gs_native *b) {
         }
 }
 
-/* Bump allocation in two passes: with base NULL only the size is counted. */
-typedef struct carver {
-    uint8_t *base;
-    size_t used;
-    bool overflow;
-} carver;
-
-static void *carve(carver *c, size_t n, size_t size) {
-    size_t bytes, end;
-    if (!gs_mul_size(n, size, &bytes) || !gs_add_size(bytes, 63, &bytes) ||
-        !gs_add_size(c->used, bytes & ~(size_t)63, &end)) {
-        c->overflow = true;
-        return NULL;
-    }
-    void *p = c->base ? c->base + c->used : NULL;
-    c->used = end;
-    return p;
-}
-
-static void carve_all(gs_native *b, carver *c) {
+static void carve_all(gs_native *b, gs_carver *c) {
     const gs_hparams *hp = &b->m->hp;
     size_t t = (size_t)b->cfg.max_batch_tokens, f = sizeof(float), n_rot = (size_t)hp->n_rot / 2;
     size_t nq = (size_t)hp->n_heads * (size_t)hp->head_dim;
@@ -215,41 +201,41 @@ static void carve_all(gs_native *b, carver *c) {
     size_t ne = (size_t)hp->n_embd, nff = (size_t)hp->n_ff, nv = (size_t)hp->n_vocab;
     size_t threads = (size_t)b->n_threads;
     for (int i = 0; i < 2; i++) { /* the area that steps begin in, and the one beside it */
-        b->x = carve(c, t, ne * f);
-        b->tmp = carve(c, t, ne * f);
-        b->cos_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
-        b->sin_tab = carve(c, (size_t)b->n_ropes * t, n_rot * f);
-        b->rows = carve(c, t, sizeof *b->rows);
-        b->spans = carve(c, t, sizeof *b->spans);
-        b->outs = carve(c, t, sizeof *b->outs);
-        b->split = carve(c, (size_t)b->n_windows * (threads + 1), sizeof *b->split);
+        b->x = gs_carve(c, t, ne * f);
+        b->tmp = gs_carve(c, t, ne * f);
+        b->cos_tab = gs_carve(c, (size_t)b->n_ropes * t, n_rot * f);
+        b->sin_tab = gs_carve(c, (size_t)b->n_ropes * t, n_rot * f);
+        b->rows = gs_carve(c, t, sizeof *b->rows);
+        b->spans = gs_carve(c, t, sizeof *b->spans);
+        b->outs = gs_carve(c, t, sizeof *b->outs);
+        b->split = gs_carve(c, (size_t)b->n_windows * (threads + 1), sizeof *b->split);
         swap_areas(b);
     }
-    b->q = carve(c, t, nq * f);
-    b->attn = carve(c, t, nq * f);
-    b->k = carve(c, t, nkv * f);
-    b->v = carve(c, t, nkv * f);
-    b->gate = carve(c, t, nff * f);
-    b->up = carve(c, t, nff * f);
-    b->logits = carve(c, (size_t)b->logit_rows, nv * f);
-    b->act_embd = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
-    b->act_attn = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_heads * hp->head_dim));
-    b->act_ff = carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_ff));
-    b->act_out = carve(c, 1, gs_act_bytes(b->logit_rows, hp->n_embd));
+    b->q = gs_carve(c, t, nq * f);
+    b->attn = gs_carve(c, t, nq * f);
+    b->k = gs_carve(c, t, nkv * f);
+    b->v = gs_carve(c, t, nkv * f);
+    b->gate = gs_carve(c, t, nff * f);
+    b->up = gs_carve(c, t, nff * f);
+    b->logits = gs_carve(c, (size_t)b->logit_rows, nv * f);
+    b->act_embd = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
+    b->act_attn = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_heads * hp->head_dim));
+    b->act_ff = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_ff));
+    b->act_out = gs_carve(c, 1, gs_act_bytes(b->logit_rows, hp->n_embd));
     b->n_part_rows = (int32_t)(PARTS_BYTES / sizeof(float) / gs_attn_part_floats(&b->kv));
-    b->parts = carve(c, (size_t)b->n_part_rows, gs_attn_part_floats(&b->kv) * f);
-    b->freq = carve(c, (size_t)b->n_ropes * n_rot, sizeof *b->freq);
-    b->scratch = carve(c, threads, sizeof *b->scratch);
+    b->parts = gs_carve(c, (size_t)b->n_part_rows, gs_attn_part_floats(&b->kv) * f);
+    b->freq = gs_carve(c, (size_t)b->n_ropes * n_rot, sizeof *b->freq);
+    b->scratch = gs_carve(c, threads, sizeof *b->scratch);
     for (size_t i = 0; i < threads; i++) {
-        void *attn = carve(c, 1, gs_attn_scratch_bytes(&b->kv));
-        void *sampler = carve(c, 1, gs_sampler_scratch_bytes(hp->n_vocab));
+        void *attn = gs_carve(c, 1, gs_attn_scratch_bytes(&b->kv));
+        void *sampler = gs_carve(c, 1, gs_sampler_scratch_bytes(hp->n_vocab));
         if (b->scratch)
             b->scratch[i] = (native_scratch){attn, sampler};
     }
 }
 
 static int alloc_memory(gs_native *b, char *err, size_t errlen) {
-    carver c = {NULL, 0, false};
+    gs_carver c = {NULL, 0, false};
     carve_all(b, &c);
     if (c.overflow)
         return gs_fail(err, errlen, GS_ERR_TOO_LARGE, "the batch buffers do not fit memory");
@@ -258,7 +244,7 @@ static int alloc_memory(gs_native *b, char *err, size_t errlen) {
     if (!b->memory)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "the batch buffers need %zu MB of memory",
                        c.used >> 20);
-    c = (carver){b->memory, 0, false};
+    c = (gs_carver){b->memory, 0, false};
     carve_all(b, &c);
     b->kv.base = gs_pages_alloc(b->kv.total_bytes);
     if (!b->kv.base)
@@ -273,12 +259,16 @@ int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, s
         cfg->n_kv_blocks < 1)
         return gs_fail(err, errlen, GS_ERR_INVALID,
                        "sequences, batch tokens, context and KV blocks must be at least 1");
+    if (hp->encoder)
+        return gs_encoder_create(cfg, out, err, errlen);
     gs_native *b = gs_calloc(1, sizeof *b);
     if (!b)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory creating the native backend");
     b->base.ops = &native_ops;
     b->cfg = *cfg;
     b->m = cfg->model;
+    /* A model that names no way of pooling is not meant for it. */
+    b->pooling = hp->pooling > 0 ? (gs_pooling)hp->pooling : GS_POOLING_NONE;
     b->n_threads = gs_pool_threads(cfg->pool);
     b->logit_rows =
         cfg->max_batch_tokens < GS_NATIVE_LOGIT_ROWS ? cfg->max_batch_tokens : GS_NATIVE_LOGIT_ROWS;

@@ -63,6 +63,7 @@ typedef struct gs_native {
     int n_threads;
     gs_kv_layout kv;
     int32_t logit_rows;
+    gs_pooling pooling; /* of sequences that end in a vector */
 
     /* Rotary frequencies by kind; layers of a kind share the step's cos/sin tables. */
     int n_ropes;

@@ -345,6 +345,25 @@ static void output_pass(const lane *t) {
     }
 }
 
+/* Sequences that end in a vector take their rows' states, after the final norm; dealt out by item,
+ * because the rows of one are added up in order. */
+static void pool_pass(const lane *t) {
+    gs_native *b = t->b;
+    const gs_hparams *hp = &t->m->hp;
+    for (int32_t i = 0, row = 0; i < b->batch->n_items; row += b->batch->items[i++].n_tokens) {
+        const gs_batch_item *it = &b->batch->items[i];
+        if (!it->embedding || i % t->n != t->tid)
+            continue;
+        for (int32_t r = 0; r < it->n_tokens; r++) {
+            float *state = row_of(b->tmp, hp->n_embd, row + r);
+            gs_rmsnorm(state, row_of(b->x, hp->n_embd, row + r), t->m->output_norm, hp->n_embd,
+                       hp->norm_eps);
+            gs_embed_add(b->pooling, it->embedding, hp->n_embd, state, it->pos + r, 1,
+                         it->n_prompt);
+        }
+    }
+}
+
 void gs_native_step(void *arg, int tid, int n_threads) {
     gs_native *b = arg;
     const gs_hparams *hp = &b->m->hp;
@@ -370,5 +389,6 @@ void gs_native_step(void *arg, int tid, int n_threads) {
     }
     const float *last = b->m->layers[hp->n_layers - 1].post_ffn_norm;
     post_norm(&t, last);
+    pool_pass(&t);
     output_pass(&t);
 }

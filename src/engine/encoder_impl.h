@@ -1,0 +1,69 @@
+/* Private to the encoder backend: its state, and the SPMD step (encoder_step.c). */
+#ifndef GS_ENGINE_ENCODER_IMPL_H
+#define GS_ENGINE_ENCODER_IMPL_H
+
+#include "engine/encoder.h"
+#include "kernels/attn.h"
+#include "kernels/kernels.h"
+
+#define GS_ENCODER_PAGE 32 /* positions of a page of keys or values */
+/* Rows that one thread takes through a chain of products: their activations stay in L2. */
+#define GS_ENCODER_ROWS  (8 * GS_TILE_ROWS)
+#define GS_ENCODER_QUERY 96 /* positions of one sequence that one attention unit takes */
+
+typedef struct encoder_row {
+    int32_t token, pos, type;
+    int32_t first_page; /* of its sequence */
+} encoder_row;
+
+/* Queries of one sequence; attention units are (span, head). */
+typedef struct encoder_span {
+    int32_t row, n_q;
+    int32_t n_keys, first_page; /* of the sequence */
+} encoder_span;
+
+/* What a step that gives way between two layers needs to go on; the rest is written anew by each
+ * layer. Of the two, one waits while other steps run in the other. */
+typedef struct encoder_area {
+    float *x;                 /* [T][n_embd] */
+    float *cos_tab, *sin_tab; /* [T][n_rot / 2], with rotation */
+    encoder_row *rows;        /* [T] */
+    encoder_span *spans;      /* [T] */
+    int64_t *split;           /* [n_threads + 1] first attention unit of a thread */
+    int32_t n_rows, n_spans, n_pages;
+    int32_t next_layer; /* > 0: suspended before this layer */
+} encoder_area;
+
+/* Of one thread: R = GS_ENCODER_ROWS rows. */
+typedef struct encoder_scratch {
+    float *qkv;                 /* [R][3 * n_embd] */
+    float *ff, *gate;           /* [R][n_ff] */
+    uint8_t *act_embd, *act_ff; /* gs_act of n_embd, of n_ff */
+    void *attn;
+} encoder_scratch;
+
+typedef struct gs_encoder {
+    gs_backend base;
+    gs_native_config cfg; /* max_batch_tokens T */
+    const gs_model *m;
+    gs_pooling pooling;
+    int n_threads;
+    gs_kv_layout kv;          /* one layer */
+    uint32_t *pages;          /* [kv.n_blocks]: page i is i */
+    double *freq;             /* [n_rot / 2] radians per position; NULL: learned positions */
+    float *q, *attn;          /* [T][n_embd] */
+    encoder_scratch *scratch; /* [n_threads] */
+    encoder_area areas[2];
+    encoder_area *area; /* of the step in progress; the other one may wait */
+    void *memory;
+    size_t memory_bytes;
+
+    gs_batch *batch;
+    int32_t first_layer;
+    bool give_way; /* thread 0 decides before a layer's last barrier, all read it after */
+} gs_encoder;
+
+/* Runs layers from first_layer on: all threads, thread 0 is the caller. */
+void gs_encoder_step(void *arg, int tid, int n_threads);
+
+#endif
