@@ -30,6 +30,8 @@ int gs_cmd_config(int argc, char **argv);
 int gs_cmd_sim(int argc, char **argv);
 int gs_cmd_trace(int argc, char **argv);
 int gs_cmd_keys(int argc, char **argv);
+int gs_cmd_embed(int argc, char **argv);
+int gs_cmd_summarize(int argc, char **argv);
 
 /*
  * Reads the configuration for a command. 0: go on; 1: help was printed, exit 0; negative: the
