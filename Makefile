@@ -126,7 +126,7 @@ ISA_FLAGS_avx512 := $(AVX512_FLAGS) $(GCC_TILE_FLAGS)
 ISA_FLAGS_avx512vnni := $(AVX512_FLAGS) -mavx512vnni $(GCC_NO_PRE)
 ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512vnni) -mavx512bf16
 ISA_FLAGS_neon := -march=armv8.2-a+dotprod+fp16 $(GCC_TILE_FLAGS)
-ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm
+ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm $(GCC_TILE_FLAGS)
 isa_flags = $(ISA_FLAGS_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 # The tiles are hundreds of instances: -O3 only where their speed counts, not under a sanitizer.
 $(S)/src/kernels/%.o: CFLAGS += $(if $(SANITIZER),-O1,-O3)

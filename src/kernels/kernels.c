@@ -50,6 +50,8 @@ static const gs_kernel_table *table_of(gs_isa isa) {
 #elif defined(__aarch64__)
     case GS_ISA_NEON_DOT:
         return &gs_kernels_neon;
+    case GS_ISA_NEON_I8MM:
+        return &gs_kernels_i8mm;
 #endif
     default:
         return NULL;
@@ -104,10 +106,11 @@ bool gs_isa_supported(gs_isa isa) {
         break;
     }
 #elif defined(__aarch64__)
+    bool dot = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
     if (isa == GS_ISA_NEON_DOT)
-        return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
-        /* There are no tiles for the matrix instructions of i8mm yet: such machines use the dot
-         * ones. */
+        return dot;
+    if (isa == GS_ISA_NEON_I8MM)
+        return dot && (getauxval(AT_HWCAP2) & HWCAP2_I8MM);
 #endif
     return isa == GS_ISA_SCALAR;
 }

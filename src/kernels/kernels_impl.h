@@ -262,6 +262,7 @@ extern const gs_kernel_table gs_kernels_avx512vnni;
 extern const gs_kernel_table gs_kernels_avx512bf16; /* avx512vnni and bf16 pairs */
 #elif defined(__aarch64__)
 extern const gs_kernel_table gs_kernels_neon;
+extern const gs_kernel_table gs_kernels_i8mm;
 #endif
 
 /* The scalar versions, for tables that have no better one. */

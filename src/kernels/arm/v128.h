@@ -46,6 +46,19 @@ static inline int32_t v_i32(const void *p) {
 #define vi_dot(acc, w, a)                                                                          \
     vreinterpretq_u8_s32(vdotq_s32(V_S32(acc), vreinterpretq_s8_u8(w), vreinterpretq_s8_u8(a)))
 
+/* 2 rows x 8 columns times 8 columns x 2 tokens (FEAT_I8MM). The lanes of a product are (row 0,
+ * token 0), (0, 1), (1, 0), (1, 1). */
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define V_MM
+#define vi_zip_lo(a, b) vreinterpretq_u8_s32(vzip1q_s32(V_S32(a), V_S32(b)))
+#define vi_zip_hi(a, b) vreinterpretq_u8_s32(vzip2q_s32(V_S32(a), V_S32(b)))
+#define vi_even32(a, b) vreinterpretq_u8_s32(vuzp1q_s32(V_S32(a), V_S32(b)))
+#define vi_odd32(a, b)  vreinterpretq_u8_s32(vuzp2q_s32(V_S32(a), V_S32(b)))
+#define vi_pair(p, q)   vcombine_u8(vld1_u8((const uint8_t *)(p)), vld1_u8((const uint8_t *)(q)))
+#define vi_mm(acc, w, a)                                                                           \
+    vreinterpretq_u8_s32(vmmlaq_s32(V_S32(acc), vreinterpretq_s8_u8(w), vreinterpretq_s8_u8(a)))
+#endif
+
 static inline uint8x8_t v_4bytes(const void *p) {
     return vreinterpret_u8_s32(vdup_n_s32(v_i32(p)));
 }

@@ -238,12 +238,66 @@ INLINE void dot_step(const gs_qtype f, const int NV, const int MR, const vint *c
     }
 }
 
+#ifdef V_MM
+/* dot_run by matrix instructions: rows and tokens in pairs, eight columns at a time. A last token
+ * without a partner goes by dot products. */
+INLINE void mm_run(const gs_qtype f, const int NV, const int MR, const int h0, const int h1,
+                   const uint8_t *const *w, const gs_act_view *a, vint *s) {
+    code_walk walk[2][2];
+    vint mm[GS_TILE_MAX / 2][2][2];
+    const int last = MR - 1;
+    UNROLL for (int p = 0; p < NV; p++) {
+        UNROLL for (int h = h0; h <= h1; h++) walk[p][h] = walk_begin(f, w[p], h);
+        UNROLL for (int q = 0; q < MR / 2; q++) mm[q][p][0] = mm[q][p][1] = vi_zero();
+        if (MR % 2 == 1)
+            s[last * NV + p] = acc_init(f, a, last, h0);
+    }
+    for (int v = 0; v < 4; v += 2) {
+        UNROLL for (int h = h0; h <= h1; h++) {
+            const int8_t *x = a->q + 4 * v + 16 * h;
+            vint lo[2], hi[2];
+            UNROLL for (int p = 0; p < NV; p++) {
+                vint c0 = walk_step(f, w[p], v, h, &walk[p][h]);
+                vint c1 = walk_step(f, w[p], v + 1, h, &walk[p][h]);
+                lo[p] = vi_zip_lo(c0, c1);
+                hi[p] = vi_zip_hi(c0, c1);
+                if (MR % 2 == 1) {
+                    vint *d = &s[last * NV + p];
+                    *d = vi_dot(vi_dot(*d, c0, vi_bcast(x + 32 * last)), c1,
+                                vi_bcast(x + 32 * last + 4));
+                }
+            }
+            UNROLL for (int q = 0; q < MR / 2; q++) {
+                vint two = vi_pair(x + 64 * q, x + 64 * q + 32);
+                UNROLL for (int p = 0; p < NV; p++) {
+                    mm[q][p][0] = vi_mm(mm[q][p][0], lo[p], two);
+                    mm[q][p][1] = vi_mm(mm[q][p][1], hi[p], two);
+                }
+            }
+        }
+    }
+    UNROLL for (int q = 0; q < MR / 2; q++) {
+        UNROLL for (int p = 0; p < NV; p++) {
+            const vint *r = mm[q][p];
+            s[2 * q * NV + p] = vi_add32(acc_init(f, a, 2 * q, h0), vi_even32(r[0], r[1]));
+            s[(2 * q + 1) * NV + p] = vi_add32(acc_init(f, a, 2 * q + 1, h0), vi_odd32(r[0], r[1]));
+        }
+    }
+}
+#endif
+
 /*
  * s[m * NV + p] = offset + codes . activations over halves h0 .. h1 of a block. The loop over steps
  * is left rolled: its body is long enough, and the number of instances is large.
  */
 INLINE void dot_run(const gs_qtype f, const int NV, const int MR, const int h0, const int h1,
                     const uint8_t *const *w, const gs_act_view *a, vint *s) {
+#ifdef V_MM
+    if (MR > 1) {
+        mm_run(f, NV, MR, h0, h1, w, a, s);
+        return;
+    }
+#endif
     const int per_step = h1 - h0 + 1, run = (V_DOT != V_DOT_NONE) ? 8 : fmt_run16(f);
     const int steps = run >= 4 * per_step ? 4 : run <= per_step ? 1 : run / per_step;
     /* With one sum of 16-bit sums at the end, s need not occupy registers before. */
