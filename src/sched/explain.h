@@ -21,7 +21,8 @@
     X(BUDGET, "budget", "the step is full: running streams would be late")                         \
     X(SCHEDULE, "schedule", "background work is paused by its schedule")                           \
     X(STEP, "step", "the current step had begun before it came")                                   \
-    X(MODEL, "model", "another model has its turn")
+    X(MODEL, "model", "another model has its turn")                                                \
+    X(PAUSED, "paused", "whoever it is for has paused it")
 
 typedef enum gs_wait {
 #define X(name, text, sentence) GS_WAIT_##name,
@@ -48,6 +49,7 @@ typedef struct gs_explain {
     int32_t n_preempted, n_suspended;
     int32_t slot; /* its KV slot; -1: holds none */
     bool running;
+    bool paused;
     bool relegated;            /* its first-token target could not be met even alone */
     bool late;                 /* background: its deadline could not be met when it came */
     int32_t position;          /* in the queue, from 1; 0: running */

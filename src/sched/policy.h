@@ -49,6 +49,7 @@ struct gs_policy_ops {
     void (*person_config)(const gs_sched *s, uint32_t person, gs_person_config *out);
     /* After the core has applied the results; ended sequences are gone from the lists. [nothing] */
     void (*on_commit)(gs_sched *s, const gs_step_result *r, int64_t now_ns);
+    void (*on_pause)(gs_sched *s, gs_sched_seq *q);          /* q->paused has changed [nothing] */
     void (*on_end)(gs_sched *s, const gs_sched_seq *q);      /* [nothing] */
     bool (*should_yield)(const gs_sched *s, int64_t now_ns); /* [false] */
     /* The policy's own invariants, after the core's. [GS_OK] */

@@ -9,15 +9,20 @@
  * moves only if no running sequence has a victim but itself. Sequences at the preemption limit are
  * no victims, but they were admitted only when the full length of all such sequences fitted
  * together, so they never lack a block once the others are gone. What is left is one sequence
- * alone that is longer than the pool: it ends with GS_ERR_KV_FULL.
+ * alone that is longer than the pool: it ends with GS_ERR_KV_FULL. Paused sequences are left out,
+ * and whatever they hold goes to the others first.
  */
 #include "sched/sched_impl.h"
 
 #include "base/err.h"
 
-/* The latest arrival that may be preempted for q; NULL if there is none but q. */
+/* A paused one, else the latest arrival that may be preempted for q; NULL if there is none but q.
+ */
 static gs_sched_seq *find_victim(const gs_sched *s, const gs_sched_seq *q) {
-    gs_sched_seq *v = s->running.tail;
+    gs_sched_seq *v = gs_sched_core_paused(s, -1);
+    if (v)
+        return v;
+    v = s->running.tail;
     while (v && (v->parked || v->n_preempted >= GS_SCHED_MAX_PREEMPTIONS))
         v = v->prev;
     return v == q ? NULL : v;
@@ -26,7 +31,7 @@ static gs_sched_seq *find_victim(const gs_sched *s, const gs_sched_seq *q) {
 static void plan_running(gs_sched *s, bool decode) {
     gs_sched_seq *next;
     for (gs_sched_seq *q = s->running.head; q && gs_sched_core_budget(s) > 0; q = next) {
-        if (q->item < 0 && !q->parked && gs_sched_is_decode(q) == decode &&
+        if (q->item < 0 && !q->parked && !q->paused && gs_sched_is_decode(q) == decode &&
             gs_sched_core_budget(s) >= gs_sched_core_least(s, q)) {
             gs_sched_seq *victim = q;
             while (victim && gs_sched_core_extend(s, q, s->cfg.prefill_chunk) < 0) {
@@ -47,20 +52,34 @@ static uint64_t reserved_blocks(const gs_sched *s) {
     return n;
 }
 
+static bool has_room(const gs_sched *s, const gs_sched_seq *q) {
+    if (s->n_free_slots == 0)
+        return false;
+    if (s->running.n == 0)
+        return true;
+    const uint32_t needs = gs_kv_open_needs(s->kv, q->d.cache_scope, q->d.tokens,
+                                            gs_sched_n_known(q), gs_sched_core_goal(s, q));
+    return needs + reserved_blocks(s) <= gs_kv_available(s->kv);
+}
+
 /* Strictly in order: a later one that is small never passes one that waits for room. */
 static void admit_waiting(gs_sched *s) {
-    while (s->waiting.head && s->n_free_slots > 0 &&
-           gs_sched_core_budget(s) >= gs_sched_core_least(s, s->waiting.head)) {
-        gs_sched_seq *q = s->waiting.head;
-        if (s->running.n > 0) {
-            const uint32_t needs = gs_kv_open_needs(s->kv, q->d.cache_scope, q->d.tokens,
-                                                    gs_sched_n_known(q), gs_sched_core_goal(s, q));
-            if (needs + reserved_blocks(s) > gs_kv_available(s->kv))
-                break;
-        }
-        if (gs_sched_core_admit(s, q, s->cfg.prefill_chunk) < 0)
+    gs_sched_seq *q, *v;
+    while ((q = gs_sched_core_first(&s->waiting)) &&
+           gs_sched_core_budget(s) >= gs_sched_core_least(s, q)) {
+        while (!has_room(s, q) && (v = gs_sched_core_paused(s, -1)))
+            gs_sched_core_preempt(s, v);
+        if (!has_room(s, q) || gs_sched_core_admit(s, q, s->cfg.prefill_chunk) < 0)
             break;
     }
+}
+
+/* The latest arrival that is not paused; NULL: all are. */
+static gs_sched_seq *last_moving(const gs_sched *s) {
+    gs_sched_seq *q = s->running.tail;
+    while (q && q->paused)
+        q = q->prev;
+    return q;
 }
 
 static void fcfs_plan(gs_sched *s, int64_t now_ns) {
@@ -71,9 +90,10 @@ static void fcfs_plan(gs_sched *s, int64_t now_ns) {
         /* Who was preempted in this step does not come back in it, unless nobody is left. */
         if (s->plan.n_preempted == 0 || s->plan.n_items == 0)
             admit_waiting(s);
-        if (s->plan.n_items > 0 || s->running.n == 0)
+        gs_sched_seq *last = last_moving(s);
+        if (s->plan.n_items > 0 || !last)
             break;
-        gs_sched_core_end(s, s->running.tail, GS_END_ERROR, GS_ERR_KV_FULL);
+        gs_sched_core_end(s, last, GS_END_ERROR, GS_ERR_KV_FULL);
     }
 }
 

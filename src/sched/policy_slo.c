@@ -50,7 +50,7 @@ static void slo_init(gs_sched *s) {
 /* ---- 1 to 3: streams, targets, horizon --------------------------------------------------------*/
 
 static bool is_stream(const gs_sched *s, const gs_sched_seq *q) {
-    return !q->parked && slo_interactive(s, q) && gs_sched_is_decode(q);
+    return !q->parked && !q->paused && slo_interactive(s, q) && gs_sched_is_decode(q);
 }
 
 static bool is_heavy(const slo_step *t, const gs_sched_seq *q) {
@@ -116,6 +116,8 @@ static void look(slo_step *t) {
     gs_cost_step streams = {0};
     slo_begin(s);
     for (gs_sched_seq *q = s->running.head; q; q = q->next) {
+        if (q->paused)
+            continue;
         if (is_stream(s, q)) {
             gs_cost_step_add(&streams, 1, q->n_computed, true, true);
             t->streams = true;
@@ -125,7 +127,7 @@ static void look(slo_step *t) {
         slo_person_of(s, q)->n_wanted += slo_interactive(s, q);
     }
     for (gs_sched_seq *q = s->waiting.head; q; q = q->next)
-        if (slo_interactive(s, q)) {
+        if (slo_interactive(s, q) && !q->paused) {
             t->first_waits = true;
             slo_person_of(s, q)->n_wanted++;
         }
@@ -585,10 +587,11 @@ static void slo_build(slo_step *t) {
         gs_sched_core_drop_parked(s);
     for (;;) {
         gs_policy_fcfs.plan(s, t->now_ns);
-        if (s->plan.n_items > 0 || s->running.n > 0 || s->waiting.n == 0)
+        gs_sched_seq *q = gs_sched_core_first(&s->waiting);
+        if (s->plan.n_items > 0 || s->running.n > 0 || !q)
             return;
         /* The whole pool is free and still too small: it was put back after it had outgrown it. */
-        gs_sched_core_end(s, s->waiting.head, GS_END_ERROR, GS_ERR_KV_FULL);
+        gs_sched_core_end(s, q, GS_END_ERROR, GS_ERR_KV_FULL);
     }
 }
 
@@ -704,7 +707,7 @@ static void slo_on_end(gs_sched *s, const gs_sched_seq *q) {
     const bool whole = q->end.reason <= GS_END_DONE;
     int64_t due_ns = q->d.deadline_ns;
     if (due_ns == 0 && k->complete_ns > 0)
-        due_ns = q->d.arrival_ns + k->complete_ns;
+        due_ns = q->d.arrival_ns + k->complete_ns + q->x.wait_ns[GS_WAIT_PAUSED];
     if (whole && k->ttft_ns == 0 && due_ns > 0)
         slo_judge(s, q->d.cls, s->now_ns > due_ns);
     slo_person_leaves(s, q);
@@ -727,6 +730,7 @@ const gs_policy_ops gs_policy_slo = {.name = "slo",
                                      .get_person = slo_get_person,
                                      .charged_ns = slo_charged_ns,
                                      .person_config = slo_person_config,
+                                     .on_pause = slo_person_pauses,
                                      .on_end = slo_on_end,
                                      .should_yield = slo_should_yield,
                                      .check = slo_check};

@@ -280,6 +280,13 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
     return GS_OK;
 }
 
+/* Adds the time since the last look to the reason that was found then. */
+static void account_wait(gs_sched_seq *q, int64_t now_ns) {
+    if (q->x.wait_now != GS_WAIT_NONE && now_ns > q->look_ns)
+        q->x.wait_ns[q->x.wait_now] += now_ns - q->look_ns;
+    q->look_ns = now_ns;
+}
+
 int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns) {
     gs_sched_seq *q = gs_sched_find(s, id);
     if (!q)
@@ -300,6 +307,26 @@ int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns) {
     return GS_OK;
 }
 
+int gs_sched_pause(gs_sched *s, gs_seq_id id, bool paused, int64_t now_ns) {
+    gs_sched_seq *q = gs_sched_find(s, id);
+    if (!q)
+        return GS_ERR_NOT_FOUND;
+    if (q->paused == paused)
+        return GS_OK;
+    q->paused = paused;
+    s->n_paused += paused ? 1 : -1;
+    if (q->item < 0) { /* else the step in flight still has it */
+        account_wait(q, now_ns);
+        q->x.wait_now = paused ? GS_WAIT_PAUSED : s->in_flight ? GS_WAIT_STEP : GS_WAIT_BUDGET;
+    }
+    if (!paused && q->n_output > 0)
+        q->last_token_ns = now_ns; /* nobody has missed a token until here */
+    gs_sched_mix(s, id * 2 + paused);
+    if (s->policy->on_pause)
+        s->policy->on_pause(s, q);
+    return GS_OK;
+}
+
 /* ---- plan and commit ------------------------------------------------------------------------- */
 
 void gs_sched_plan_cost(const gs_plan *p, gs_cost_step *out) {
@@ -310,13 +337,18 @@ void gs_sched_plan_cost(const gs_plan *p, gs_cost_step *out) {
     }
 }
 
-/* Adds the time since the last look to the reason that was found then. */
 static void account_waits(const gs_sched_list *l, int64_t now_ns) {
-    for (gs_sched_seq *q = l->head; q; q = q->next) {
-        if (q->x.wait_now != GS_WAIT_NONE && now_ns > q->look_ns)
-            q->x.wait_ns[q->x.wait_now] += now_ns - q->look_ns;
-        q->look_ns = now_ns;
-    }
+    for (gs_sched_seq *q = l->head; q; q = q->next)
+        account_wait(q, now_ns);
+}
+
+/* Whatever the policy says of the others. */
+static void mark_paused(gs_sched *s) {
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2 && s->n_paused > 0; i++)
+        for (gs_sched_seq *q = lists[i]->head; q; q = q->next)
+            if (q->paused && q->item < 0)
+                q->x.wait_now = GS_WAIT_PAUSED;
 }
 
 /* Who is in the step waits for nothing; a policy that gave no reason for the others has none but
@@ -353,6 +385,7 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
     /* Whatever the policy forgot: a suspended step is not left behind. */
     if (p->n_items == 0 && s->parked.n_items > 0 && s->outside.background_until_ns == GS_NEVER_NS)
         gs_sched_core_resume(s);
+    mark_paused(s);
 
     if (p->n_items > 0) {
         s->in_flight = true;
@@ -495,7 +528,7 @@ void gs_sched_get_need(gs_sched *s, int64_t now_ns, gs_sched_need *out) {
     if (s->policy->need)
         s->policy->need(s, now_ns, out);
     else
-        out->prompts = s->running.n + s->waiting.n > 0;
+        out->prompts = s->running.n + s->waiting.n > s->n_paused;
 }
 
 void gs_sched_pass(gs_sched *s, int64_t now_ns) {
@@ -503,13 +536,13 @@ void gs_sched_pass(gs_sched *s, int64_t now_ns) {
     for (int i = 0; i < 2; i++) {
         account_waits(lists[i], now_ns);
         for (gs_sched_seq *q = lists[i]->head; q; q = q->next)
-            q->x.wait_now = GS_WAIT_MODEL;
+            q->x.wait_now = q->paused ? GS_WAIT_PAUSED : GS_WAIT_MODEL;
     }
 }
 
 bool gs_sched_has_newcomer(const gs_sched *s, int64_t since_ns) {
     for (const gs_sched_seq *q = s->waiting.tail; q && q->submit_ns >= since_ns; q = q->prev)
-        if (q->d.cls <= GS_CLASS_CHAT && !q->cancelled)
+        if (q->d.cls <= GS_CLASS_CHAT && !q->cancelled && !q->paused)
             return true;
     return false;
 }
@@ -617,6 +650,7 @@ void gs_sched_fill_explain(const gs_sched_seq *q, gs_explain *out) {
     out->n_preempted = q->n_preempted;
     out->slot = q->slot;
     out->running = q->state == GS_SCHED_RUNNING;
+    out->paused = q->paused;
     out->relegated = q->relegated || q->x.relegated;
 }
 

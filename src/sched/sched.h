@@ -18,6 +18,7 @@
  *     submit ─► WAITING ──slot + KV──► RUNNING (prefill, then decode) ─► ended, exactly once
  *                  ▲                      │
  *                  └──── preempt (KV) ────┘        cancel: from any state, frees at once
+ *                                                     pause: in either state, not planned
  *
  * Owner: one thread (the engine's, or the simulator's).
  */
@@ -285,6 +286,13 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
 /* Idempotent: GS_OK, or GS_ERR_NOT_FOUND for an id that has ended or never was. Between plan and
  * commit the end is reported at commit; else at once, and everything it held is free. */
 int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns);
+/*
+ * A paused sequence keeps its KV blocks and its place but is not planned, from the next step on
+ * (a suspended step that it is in goes on once more). Whoever needs its blocks or its seat takes
+ * them first; then it starts again when it goes on. Its pauses count for none of its targets.
+ * Idempotent: GS_OK, or GS_ERR_NOT_FOUND.
+ */
+int gs_sched_pause(gs_sched *s, gs_seq_id id, bool paused, int64_t now_ns);
 /* The plan's arrays stay valid until the matching commit. Plan and commit alternate; a plan with
  * n_items == 0 is not committed. Planning may end a sequence (it alone outgrew the KV pool): look
  * at gs_sched_next_end after an empty plan too, whose wake_ns is then now_ns. */

@@ -98,16 +98,18 @@ int gs_sched_check(const gs_sched *s, char *err, size_t errlen) {
                            gs_class_name((gs_class)c));
 
     int64_t waiting_tokens = 0;
-    int32_t n_cancelled = 0, n_parked = 0;
+    int32_t n_cancelled = 0, n_parked = 0, n_paused = 0;
     for (const gs_sched_seq *q = s->waiting.head; q; q = q->next) {
         waiting_tokens += gs_sched_n_known(q);
         n_cancelled += q->cancelled;
+        n_paused += q->paused;
         if (q->slot >= 0 || q->item >= 0 || q->n_computed != 0 || gs_sched_find(s, q->d.id) != q)
             return fail_seq(q, "waits and holds something", err, errlen);
     }
     for (const gs_sched_seq *q = s->running.head; q; q = q->next) {
         n_cancelled += q->cancelled;
         n_parked += q->parked;
+        n_paused += q->paused;
         if (gs_sched_find(s, q->d.id) != q)
             return fail_seq(q, "is not found by its id", err, errlen);
         if (q->parked && q->item >= 0)
@@ -118,6 +120,8 @@ int gs_sched_check(const gs_sched *s, char *err, size_t errlen) {
     if (waiting_tokens != s->waiting_tokens || n_cancelled != s->n_cancelled ||
         (n_cancelled > 0 && !s->in_flight && s->parked.n_items == 0))
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "waiting tokens or cancels are miscounted");
+    if (n_paused != s->n_paused)
+        return gs_fail(err, errlen, GS_ERR_INTERNAL, "paused sequences are miscounted");
     if (n_parked != s->parked.n_items)
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "the suspended step has lost a sequence");
     if ((rc = check_plan(s, err, errlen)) != GS_OK ||

@@ -236,6 +236,20 @@ void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q) {
     gs_sched_mix(s, q->d.id ^ 0x7072656d70740000u); /* "preempt" */
 }
 
+gs_sched_seq *gs_sched_core_first(const gs_sched_list *l) {
+    gs_sched_seq *q = l->head;
+    while (q && q->paused)
+        q = q->next;
+    return q;
+}
+
+gs_sched_seq *gs_sched_core_paused(const gs_sched *s, int cls) {
+    for (gs_sched_seq *q = s->n_paused > 0 ? s->running.tail : NULL; q; q = q->prev)
+        if (q->paused && !q->parked && q->item < 0 && (cls < 0 || (int)q->d.cls == cls))
+            return q;
+    return NULL;
+}
+
 /* ---- suspended steps ------------------------------------------------------------------------- */
 
 static void swap_parked(gs_sched *s) {
@@ -323,6 +337,7 @@ void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int e
         s->waiting_tokens -= gs_sched_n_known(q);
     }
     s->n_cancelled -= q->cancelled;
+    s->n_paused -= q->paused;
     GS_ASSERT(!q->parked);
     gs_sched_seq **at = gs_sched_id_bucket(s, q->d.id);
     while (*at != q)

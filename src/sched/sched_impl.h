@@ -36,6 +36,7 @@ struct gs_sched_seq {
     bool admitted;  /* has run before */
     bool cancelled; /* between plan and commit: ends at commit */
     bool parked;    /* in the suspended step: runs, but takes no other part */
+    bool paused;    /* not planned, and the first to give its blocks or seat away */
     bool relegated; /* policy's: will miss its first-token target anyway */
     int32_t n_peek; /* prompt tokens in the prefix cache when it came */
     uint64_t tried; /* policy's: last step in which it was considered */
@@ -81,6 +82,7 @@ struct gs_sched {
     int64_t suspended_ns; /* when */
     bool in_flight;       /* planned with items and not yet committed */
     int32_t n_cancelled;  /* sequences that end at commit */
+    int32_t n_paused;     /* living ones */
 
     uint64_t last_ordinal;
     uint64_t last_plan; /* empty ones count too: what was tried in one may be tried in the next */
@@ -137,6 +139,10 @@ void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q);
 void gs_sched_core_resume(gs_sched *s);
 /* Gives the suspended step up: its sequences are as they were before it. */
 void gs_sched_core_drop_parked(gs_sched *s);
+/* The first of a list that may move; NULL: all are paused. */
+gs_sched_seq *gs_sched_core_first(const gs_sched_list *l);
+/* A paused sequence that holds blocks and a seat, of class cls (< 0: of any). */
+gs_sched_seq *gs_sched_core_paused(const gs_sched *s, int cls);
 /* Ends a living sequence, in whatever state. */
 void gs_sched_core_end(gs_sched *s, gs_sched_seq *q, gs_end_reason reason, int err);
 

@@ -31,9 +31,10 @@ gs_class slo_classify(const gs_sched *s, const gs_seq_desc *d, int32_t n_cached)
 
 int64_t slo_first_due(const gs_sched *s, const gs_sched_seq *q) {
     const gs_class_config *k = &s->classes[q->d.cls];
+    const int64_t from_ns = q->d.arrival_ns + q->x.wait_ns[GS_WAIT_PAUSED];
     if (k->ttft_ns > 0)
-        return q->d.arrival_ns + k->ttft_ns;
-    int64_t end_ns = q->d.arrival_ns + (k->complete_ns > 0 ? k->complete_ns : 60 * S);
+        return from_ns + k->ttft_ns;
+    int64_t end_ns = from_ns + (k->complete_ns > 0 ? k->complete_ns : 60 * S);
     if (q->d.deadline_ns > 0)
         end_ns = q->d.deadline_ns;
     const double rest = q->d.prefill_only
@@ -68,6 +69,8 @@ static load look_ahead(const gs_sched *s, gs_class c, const gs_seq_desc *d) {
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
     for (int i = 0; i < 2; i++)
         for (const gs_sched_seq *q = lists[i]->head; q; q = q->next) {
+            if (q->paused)
+                continue;
             if (slo_interactive(s, q) && i == 0 && gs_sched_is_decode(q)) {
                 gs_cost_step_add(&streams, 1, q->n_computed, true, true);
                 continue;
@@ -205,6 +208,8 @@ uint32_t slo_windows(slo_step *t, int64_t *until_ns) {
     if (!slo_rule(s, GS_RULE_WINDOWS) || s->running.n > 0 || s->outside.busy)
         return 0; /* the device is busy: who comes collects anyway */
     for (const gs_sched_seq *q = s->waiting.head; q; q = q->next) {
+        if (q->paused)
+            continue;
         company *k = &m[q->d.cls];
         const double work = t->token_ns * (gs_sched_n_known(q) - q->n_peek);
         const int64_t slack = slo_first_due(s, q) - t->now_ns - (int64_t)work;

@@ -59,8 +59,10 @@ void slo_leave(gs_sched *s) {
     gs_sched **at = &a->members;
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
     for (int i = 0; i < 2; i++)
-        for (const gs_sched_seq *q = lists[i]->head; q; q = q->next)
+        for (const gs_sched_seq *q = lists[i]->head; q; q = q->next) {
             slo_person_of(s, q)->n_live--;
+            slo_person_of(s, q)->n_paused -= q->paused;
+        }
     while (*at != s)
         at = &(*at)->next_member;
     *at = s->next_member;
@@ -75,7 +77,7 @@ void slo_begin(gs_sched *s) {
     }
     for (const gs_sched *m = p->accounts->members; m; m = m->next_member)
         for (const gs_sched_seq *q = m->running.head; q; q = q->next)
-            slo_person_of(m, q)->n_running++;
+            slo_person_of(m, q)->n_running += !q->paused;
 }
 
 /* ---- counters ---------------------------------------------------------------------------------*/
@@ -97,12 +99,12 @@ double slo_expected_output(const gs_sched *s, const gs_sched_seq *q) {
 double slo_counter_on_return(const gs_sched *s, uint32_t person) {
     const slo_state *p = slo_of(s);
     const slo_person *u = &p->persons[person < p->n_persons ? person : 0];
-    if (u->n_live > 0)
+    if (slo_is_active(u))
         return u->counter_ns;
     double least = -1.0;
     for (uint32_t i = 0; i < p->n_persons; i++) {
         const slo_person *o = &p->persons[i];
-        if (o != u && o->n_live > 0 && (least < 0.0 || o->counter_ns < least))
+        if (o != u && slo_is_active(o) && (least < 0.0 || o->counter_ns < least))
             least = o->counter_ns;
     }
     return slo_max(u->counter_ns, least >= 0.0 ? least : p->accounts->last_counter_ns);
@@ -119,10 +121,26 @@ void slo_person_joins(gs_sched *s, gs_sched_seq *q) {
     u->n_live++;
 }
 
+/* Who has paused everything is away, and comes back when something goes on. */
+void slo_person_pauses(gs_sched *s, gs_sched_seq *q) {
+    slo_person *u = slo_person_of(s, q);
+    if (q->paused) {
+        u->n_paused++;
+        if (!slo_is_active(u))
+            slo_of(s)->accounts->last_counter_ns = u->counter_ns;
+        return;
+    }
+    u->counter_ns = slo_counter_on_return(s, q->d.person);
+    u->n_paused--;
+}
+
 void slo_person_leaves(gs_sched *s, const gs_sched_seq *q) {
     slo_person *u = slo_person_of(s, q);
     GS_ASSERT(u->n_live > 0);
-    if (--u->n_live == 0)
+    const bool active = slo_is_active(u);
+    u->n_live--;
+    u->n_paused -= q->paused;
+    if (active && !slo_is_active(u))
         slo_of(s)->accounts->last_counter_ns = u->counter_ns;
     const bool whole = q->end.reason == GS_END_STOP || q->end.reason == GS_END_LENGTH;
     if (!whole)
@@ -278,15 +296,18 @@ int slo_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out) {
 /* Who is counted as living is on a list, and nothing else is. */
 int slo_check(const gs_sched *s, char *err, size_t errlen) {
     const slo_state *p = slo_of(s);
-    int64_t n_live = 0;
+    int64_t n_live = 0, n_paused = 0;
     for (uint32_t i = 0; i < p->n_persons; i++) {
         if (p->persons[i].n_live < 0 || !(p->persons[i].counter_ns >= 0.0))
             return gs_fail(err, errlen, GS_ERR_INTERNAL, "person %u has a wrong account", i);
         n_live += p->persons[i].n_live;
+        n_paused += p->persons[i].n_paused;
     }
-    for (const gs_sched *m = p->accounts->members; m; m = m->next_member)
+    for (const gs_sched *m = p->accounts->members; m; m = m->next_member) {
         n_live -= m->running.n + m->waiting.n;
-    if (n_live != 0)
+        n_paused -= m->n_paused;
+    }
+    if (n_live != 0 || n_paused != 0)
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "persons' sequences are miscounted");
     return GS_OK;
 }

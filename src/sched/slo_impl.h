@@ -17,6 +17,7 @@ typedef struct slo_person {
     int64_t charged_ns;
     double output_tokens; /* moving average of answers' length */
     int32_t n_live;       /* waiting and running */
+    int32_t n_paused;     /* of them */
     int32_t n_running;    /* while a step is built */
     int32_t n_wanted;     /* interactive streams and waiting ones; while building */
     uint64_t passed_over; /* step in which no more of this person is asked */
@@ -105,10 +106,15 @@ static inline slo_person *slo_person_of(const gs_sched *s, const gs_sched_seq *q
 static inline const gs_person_config *slo_config_of(const gs_sched *s, const slo_person *u) {
     return u->own ? &u->cfg : &s->slo.person;
 }
-/* Whether q is background whose hour has not come. */
+/* Wants device time now or soon. */
+static inline bool slo_is_active(const slo_person *u) {
+    return u->n_live > u->n_paused;
+}
+/* Whether q is paused, or background whose hour has not come. */
 static inline bool slo_is_held(const slo_step *t, const gs_sched_seq *q) {
-    return !slo_interactive(t->s, q) &&
-           (t->background_held || slo_config_of(t->s, slo_person_of(t->s, q))->background_paused);
+    return q->paused ||
+           (!slo_interactive(t->s, q) &&
+            (t->background_held || slo_config_of(t->s, slo_person_of(t->s, q))->background_paused));
 }
 static inline double slo_max(double a, double b) {
     return a > b ? a : b;
@@ -133,6 +139,7 @@ double slo_expected_output(const gs_sched *s, const gs_sched_seq *q); /* tokens 
 /* What the person's counter is once a request of theirs comes. */
 double slo_counter_on_return(const gs_sched *s, uint32_t person);
 void slo_person_joins(gs_sched *s, gs_sched_seq *q);
+void slo_person_pauses(gs_sched *s, gs_sched_seq *q); /* or no longer */
 void slo_person_leaves(gs_sched *s, const gs_sched_seq *q);
 void slo_weigh_items(gs_sched *s); /* charges of the plan that is ready */
 void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns);

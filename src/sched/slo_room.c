@@ -1,24 +1,30 @@
 /*
  * Seats and KV blocks: who may start, and who gives way. A sequence is admitted for what it is
  * expected to need, the reserve of other classes stays free, and only then are blocks taken from
- * others: background first, then documents that have not answered yet. Nobody is preempted after
- * the first token here; a pool that would deadlock is left to the fallback (policy_slo.c).
+ * others: paused ones and background first, then documents that have not answered yet. Nobody is
+ * preempted after the first token here; a pool that would deadlock is left to the fallback
+ * (policy_slo.c).
  */
 #include "sched/slo_impl.h"
 
 #include "base/err.h"
 
+#define RANK_BACKGROUND 2
+#define RANK_ALL        4
+
 /* Lower is taken first; 0: not to be taken for q. */
 static int victim_rank(const gs_sched *s, const gs_sched_seq *v, const gs_sched_seq *q) {
-    if (v == q || v->parked || v->n_preempted >= GS_SCHED_MAX_PREEMPTIONS)
+    if (v == q || v->parked)
         return 0;
-    if (!slo_interactive(s, q))
+    if (v->paused)
+        return 1;
+    if (v->n_preempted >= GS_SCHED_MAX_PREEMPTIONS || !slo_interactive(s, q))
         return 0;
     if (!slo_interactive(s, v))
-        return 1;
+        return RANK_BACKGROUND;
     if (v->n_output > 0 || v->d.cls <= q->d.cls)
         return 0;
-    return v->d.cls == GS_CLASS_DOCUMENT ? 2 : 3;
+    return v->d.cls == GS_CLASS_DOCUMENT ? 3 : RANK_ALL;
 }
 
 /* Least recomputation per block that comes free; among documents first the person who has used
@@ -51,7 +57,7 @@ static gs_sched_seq *find_victim(const gs_sched *s, const gs_sched_seq *q, int m
 }
 
 static void preempt(slo_step *t, gs_sched_seq *v) {
-    slo_person_of(t->s, v)->n_running--;
+    slo_person_of(t->s, v)->n_running -= !v->paused;
     gs_sched_core_preempt(t->s, v);
     gs_sched_plan_cost(&t->s->plan, &t->x); /* it may have been planned already */
 }
@@ -60,7 +66,7 @@ int slo_extend(slo_step *t, gs_sched_seq *q, int32_t n) {
     gs_sched *s = t->s;
     int32_t n_got;
     while ((n_got = gs_sched_core_extend(s, q, n)) < 0) {
-        gs_sched_seq *v = find_victim(s, q, 3);
+        gs_sched_seq *v = find_victim(s, q, RANK_ALL);
         if (!v) {
             q->x.wait_now = GS_WAIT_KV;
             return n_got;
@@ -100,8 +106,12 @@ static gs_wait find_seat(slo_step *t, gs_sched_seq *q) {
     gs_sched *s = t->s;
     const gs_class_config *k = &s->classes[q->d.cls];
     const slo_person *u = slo_person_of(s, q);
-    if (k->seats > 0 && s->stats.n_running_by_class[q->d.cls] >= k->seats)
-        return GS_WAIT_SEATS;
+    gs_sched_seq *v;
+    while (k->seats > 0 && s->stats.n_running_by_class[q->d.cls] >= k->seats) {
+        if (!(v = gs_sched_core_paused(s, (int)q->d.cls)))
+            return GS_WAIT_SEATS;
+        preempt(t, v);
+    }
     if (slo_person_full(s, q))
         return GS_WAIT_PERSON;
     /* Where others come and go, one person never holds all seats. */
@@ -111,9 +121,9 @@ static gs_wait find_seat(slo_step *t, gs_sched_seq *q) {
         return GS_WAIT_PERSON;
     if (free_seats(s, q) > 0)
         return GS_WAIT_NONE;
-    gs_sched_seq *v = find_victim(s, q, 1);
+    v = find_victim(s, q, RANK_BACKGROUND);
     const gs_class b = GS_CLASS_BACKGROUND;
-    if (!v || s->stats.n_running_by_class[b] <= kept_seats(s, b))
+    if (!v || (!v->paused && s->stats.n_running_by_class[b] <= kept_seats(s, b)))
         return GS_WAIT_SEATS;
     preempt(t, v);
     return free_seats(s, q) > 0 ? GS_WAIT_NONE : GS_WAIT_SEATS;
@@ -178,13 +188,19 @@ static bool find_blocks(slo_step *t, gs_sched_seq *q) {
     uint32_t needs = blocks_needed(s, q);
     room r = look_around(s, q);
     const double share = s->classes[q->d.cls].kv_share * s->n_blocks;
-    if (slo_rule(s, GS_RULE_RESERVE) && s->stats.n_running_by_class[q->d.cls] > 0 &&
-        (double)(r.of_class + needs) > share)
-        return false;
+    while (slo_rule(s, GS_RULE_RESERVE) && s->stats.n_running_by_class[q->d.cls] > 0 &&
+           (double)(r.of_class + needs) > share) {
+        gs_sched_seq *v = gs_sched_core_paused(s, (int)q->d.cls);
+        if (!v)
+            return false;
+        preempt(t, v);
+        r = look_around(s, q);
+        needs = blocks_needed(s, q);
+    }
     if (needs + r.expected + r.reserve > gs_kv_available(s->kv) + obtainable(s, q))
         return false;
     while (needs + r.expected + r.reserve > gs_kv_available(s->kv)) {
-        gs_sched_seq *v = find_victim(s, q, 3);
+        gs_sched_seq *v = find_victim(s, q, RANK_ALL);
         if (!v)
             return s->running.n == 0;
         preempt(t, v);

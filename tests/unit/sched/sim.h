@@ -38,6 +38,8 @@ typedef struct sim_seq {
     bool must_end;          /* the next report must name it */
     bool cancelled;         /* while its step was suspended */
     bool parked;
+    bool paused;
+    int32_t n_pauses;
     int32_t n_planned; /* tokens of the suspended step */
     gs_end_reason reason;
     int err;
@@ -56,6 +58,7 @@ typedef struct sim {
     uint64_t contents[SIM_BLOCKS][SIM_BLOCK_TOKENS];
     sim_seq seqs[SIM_SEQS];
     gs_seq_id last_id;
+    uint64_t n_pauses; /* of those that have ended */
     uint64_t n_accepted, n_ended, n_preempted, n_kv_full, n_cached_tokens, n_steps, n_copies;
     uint64_t n_at_limit; /* preempted as often as allowed */
     uint64_t n_end[GS_END_ERROR + 1];
@@ -233,12 +236,13 @@ static int32_t sim_collect(sim *m) {
         SIM_CHECK(q->n_known <= m->cfg.max_context, q->id);
         SIM_CHECK(q->n_cached < 0 ? m->slo || e.n_cached == 0 : e.n_cached == q->n_cached, q->id);
         const int32_t n_preempted = e.n_preempted - q->n_preset;
-        SIM_CHECK(e.n_preempted <= 2 && q->n_restarts <= n_preempted, q->id);
+        SIM_CHECK(e.n_preempted <= 2 + q->n_pauses && q->n_restarts <= n_preempted, q->id);
         SIM_CHECK(q->n_tokens_total <= (int64_t)(n_preempted + 1) * q->n_known, q->id);
         SIM_CHECK(gs_sched_cancel(m->s, e.id, m->now_ns) == GS_ERR_NOT_FOUND, q->id);
         q->living = false;
         m->n_preempted += (uint64_t)n_preempted;
         m->n_at_limit += e.n_preempted == 2;
+        m->n_pauses += (uint64_t)q->n_pauses;
         m->n_end[e.reason]++;
         m->n_ended++;
         n++;
@@ -318,15 +322,18 @@ static void sim_check_order(sim *m, const gs_plan *plan) {
     }
     const int32_t ample = m->cfg.max_seqs * SIM_CONTEXT;
     const bool plenty = (int32_t)m->kv_cfg.n_blocks * m->kv_cfg.block_tokens >= ample;
-    SIM_CHECK(!plenty || plan->n_preempted == 0, plan->step);
+    bool paused = false; /* their seats may be taken */
+    for (int i = 0; i < SIM_SEQS; i++)
+        paused |= m->seqs[i].living && m->seqs[i].paused;
+    SIM_CHECK(!plenty || plan->n_preempted == 0 || paused, plan->step);
     for (int i = 0; i < SIM_SEQS; i++) {
         const sim_seq *q = &m->seqs[i];
-        if (!q->living || planned[i])
+        if (!q->living || planned[i] || q->paused)
             continue;
         const bool ended = q->n_known > (int32_t)m->kv_cfg.n_blocks * m->kv_cfg.block_tokens;
         SIM_CHECK(q->n_cached >= 0 || q->id > last_new || ended, q->id);
         const bool decodes = q->n_cached >= 0 && q->n_known > q->desc.n_prompt;
-        SIM_CHECK(!plenty || plan->n_prefill_tokens == 0 || !decodes, q->id);
+        SIM_CHECK(!plenty || plan->n_prefill_tokens == 0 || !decodes || q->n_pauses > 0, q->id);
     }
 }
 
@@ -458,6 +465,14 @@ static void sim_suspend(sim *m, const gs_plan *plan) {
     sim_collect(m);
 }
 
+/* Living ones that may move. */
+static int32_t sim_moving(const sim *m) {
+    int32_t n = 0;
+    for (int i = 0; i < SIM_SEQS; i++)
+        n += m->seqs[i].living && !m->seqs[i].paused;
+    return n;
+}
+
 static void sim_step(sim *m) {
     gs_plan plan;
     gs_item_result results[8];
@@ -474,10 +489,12 @@ static void sim_step(sim *m) {
             return;
         }
         SIM_CHECK(n_ended > 0 ? plan.wake_ns == m->now_ns : plan.wake_ns == GS_NEVER_NS, 0);
-        SIM_CHECK(n_ended > 0 || sim_living(m) == 0, 0); /* something always moves */
+        SIM_CHECK(n_ended > 0 || sim_moving(m) == 0, 0); /* something always moves */
         return;
     }
     m->n_steps++;
+    for (int32_t i = 0; i < plan.n_items; i++)
+        SIM_CHECK(plan.resume || !sim_find(m, plan.items[i].id)->paused, plan.items[i].id);
     if (!m->slo)
         sim_check_order(m, &plan);
     SIM_CHECK(!gs_sched_next_end(m->s, &e), 0);
@@ -527,12 +544,27 @@ static void sim_step(sim *m) {
     sim_collect(m);
 }
 
+static void sim_set_paused(sim *m, sim_seq *q, bool paused) {
+    const int rc = gs_sched_pause(m->s, q->id, paused, m->now_ns);
+    SIM_CHECK(rc == GS_OK, q->id);
+    q->n_pauses += paused && !q->paused;
+    q->paused = paused;
+}
+
+static void sim_pause(sim *m) {
+    sim_seq *q = &m->seqs[sim_below(m, SIM_SEQS)];
+    if (q->living && !q->must_end && !q->cancelled)
+        sim_set_paused(m, q, sim_below(m, 2) == 0);
+}
+
 static void sim_event(sim *m) {
-    const uint32_t what = sim_below(m, 16);
+    const uint32_t what = sim_below(m, 17);
     if (what < 4)
         sim_submit(m);
     else if (what == 4)
         sim_cancel(m, false);
+    else if (what == 16)
+        sim_pause(m);
     else if (what == 5 && sim_below(m, 20) == 0)
         gs_kv_drop_cached(m->kv, sim_below(m, 2), sim_below(m, 2) == 0);
     else
@@ -543,6 +575,9 @@ static void sim_event(sim *m) {
 /* No more arrivals: everything ends, and nothing is held. */
 static void sim_drain(sim *m) {
     m->draining = true;
+    for (int i = 0; i < SIM_SEQS; i++)
+        if (m->seqs[i].living && m->seqs[i].paused)
+            sim_set_paused(m, &m->seqs[i], false);
     for (int n = 0; sim_living(m) > 0; n++) {
         SIM_CHECK(n < 100000, 0);
         sim_step(m);

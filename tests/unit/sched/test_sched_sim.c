@@ -27,7 +27,7 @@ static int env_or(const char *name, int otherwise) {
 
 typedef struct totals {
     uint64_t ended, preempted, kv_full, cached, steps, copies, recomputed, at_limit;
-    uint64_t suspended, resumed, held, refused;
+    uint64_t suspended, resumed, held, refused, pauses;
     uint64_t n_end[GS_END_ERROR + 1];
 } totals;
 
@@ -62,6 +62,7 @@ static uint64_t run_one(uint64_t seed, bool slo, bool calm, bool whole, int n_ev
     t->resumed += m->n_resumed;
     t->held += m->n_held;
     t->refused += m->n_refused;
+    t->pauses += m->n_pauses;
     t->recomputed += st.recomputed_tokens;
     for (int i = 0; i <= GS_END_ERROR; i++)
         t->n_end[i] += m->n_end[i];
@@ -94,6 +95,7 @@ static void run_many(bool slo, bool calm) {
     assert_true(!slo || (t.suspended > 0 && t.resumed > 0 && t.resumed < t.suspended));
     assert_true(t.preempted > 0 && t.at_limit > 0 && t.recomputed > 0 && t.cached > 0 &&
                 t.copies > 0);
+    assert_true(t.pauses > 1000);
     assert_true(t.n_end[GS_END_STOP] > 0 && t.n_end[GS_END_LENGTH] > 0);
     assert_true(t.n_end[GS_END_DONE] > 0 && t.kv_full > 0);
     assert_true(calm ? t.n_end[GS_END_CANCELLED] == 0 : t.n_end[GS_END_CANCELLED] > 0);
