@@ -74,6 +74,16 @@ static void cancel_all(gs_req *r) {
     }
 }
 
+void gs_req_stop(gs_req *r) {
+    gs_api_error e;
+    if (r->state != GS_REQ_PREPARING && !r->dialect->embeds) {
+        cancel_all(r);
+        return;
+    }
+    gs_api_fail(&e, GS_ERR_CANCELLED, NULL, "The request was cancelled.");
+    gs_req_fail(r, &e);
+}
+
 static void release_http(gs_req *r) {
     gs_http_request *rq = r->rq;
     r->rq = NULL;

@@ -166,6 +166,9 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
                   bool chat);
 void gs_req_event(gs_req *r, const gs_event *ev);
 void gs_req_gone(gs_req *r);                        /* the client went away */
+/* Somebody has had enough of it: it ends with what it has said so far, or, with nothing that can
+ * stand alone, with an error. */
+void gs_req_stop(gs_req *r);
 void gs_req_tick(gs_req *r, int64_t now_ns);        /* signs of life */
 void gs_req_fail(gs_req *r, const gs_api_error *e); /* ends it with an error, cancels the rest */
 /* For dialects: sends r->out. A stream with a hole must not look whole: without memory it is cut.

@@ -22,6 +22,7 @@ struct gs_api_query {
     gs_api_query *next;
     gs_http_request *rq; /* NULL once the client is gone */
     gs_identity who;
+    bool admin;  /* and not on somebody's behalf */
     char id[48]; /* of the request that is asked about */
     gs_engine_settings settings;
     gs_seq_id *ids;
@@ -95,6 +96,8 @@ static gs_api_query *query_new(gs_api *a, gs_http_request *rq, gs_query_kind kin
     x->rq = rq;
     query_user(rq, user, sizeof(user));
     gs_api_identify(a, rq, user, &x->who);
+    gs_api_error none;
+    x->admin = user[0] == '\0' && gs_api_check_admin(a, rq, &none) == 0;
     return x;
 }
 
@@ -124,6 +127,10 @@ static void reply(gs_api_query *x, gs_buf *out) {
 
 static bool is_own(const gs_api_query *x, uint32_t person, uint64_t scope) {
     return x->who.person == person && x->who.cache_scope == scope;
+}
+
+static bool may_see(const gs_api_query *x, uint32_t person, uint64_t scope) {
+    return x->admin || is_own(x, person, scope);
 }
 
 /* ---- /v1/queue ----------------------------------------------------------------------------- */
@@ -231,7 +238,7 @@ void gs_api_remember(gs_api *a, const gs_req *r, int32_t index, const gs_explain
 
 static const gs_past *past_at(const gs_api_query *x, uint64_t i) {
     const gs_past *p = &x->api->past[i % GS_API_PAST];
-    return strcmp(p->id, x->id) == 0 && is_own(x, p->person, p->scope) ? p : NULL;
+    return strcmp(p->id, x->id) == 0 && may_see(x, p->person, p->scope) ? p : NULL;
 }
 
 static void answer_request(gs_api_query *x, gs_buf *out) {
@@ -251,49 +258,149 @@ static void answer_request(gs_api_query *x, gs_buf *out) {
     }
     for (int32_t i = 0; i < x->q.n_records; i++) {
         int32_t index = 0;
-        if (own_request(x, x->q.records[i].id, &index)) /* else it has ended meanwhile */
+        if (gs_api_find_seq(a, x->q.records[i].id, &index)) /* else it has ended meanwhile */
             gs_story_write(&w, NULL, index, &x->q.records[i], x->q.now_ns);
     }
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
 }
 
-static const gs_req *find_live(const gs_api_query *x) {
-    for (const gs_req *r = x->api->live; r; r = r->next)
-        if (strcmp(r->id, x->id) == 0 && is_own(x, r->person, r->cache_scope))
+static gs_req *find_live(const gs_api_query *x) {
+    for (gs_req *r = x->api->live; r; r = r->next)
+        if (strcmp(r->id, x->id) == 0 && may_see(x, r->person, r->cache_scope))
             return r;
     return NULL;
 }
+
+static bool is_past(const gs_api_query *x) {
+    for (uint64_t i = 0; i < GS_API_PAST; i++)
+        if (past_at(x, i))
+            return true;
+    return false;
+}
+
+static void refuse(gs_api_query *x, const gs_api_error *e) {
+    gs_api_reply_error(x->rq, e);
+    x->rq = NULL;
+    query_free(x);
+}
+
+/* Names the living sequences of r (NULL: none) to the engine. False: refused. */
+static bool name_sequences(gs_api_query *x, const gs_req *r) {
+    const int32_t most = x->q.max_records;
+    x->q.ids = x->ids = gs_calloc((size_t)most, sizeof(*x->ids));
+    if (!x->ids) {
+        gs_api_error e;
+        gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
+        refuse(x, &e);
+        return false;
+    }
+    for (int32_t i = 0; r && i < r->n_choices && x->q.n_ids < most; i++)
+        if (r->choices[i].admitted && r->choices[i].seq)
+            x->ids[x->q.n_ids++] = r->choices[i].seq->desc.id;
+    return true;
+}
+
+static void unknown_request(gs_api_query *x) {
+    gs_api_error e;
+    gs_api_fail(&e, GS_ERR_NOT_FOUND, "id", "There is no request '%.47s'%s.", x->id,
+                x->admin ? "" : " of yours");
+    refuse(x, &e);
+}
+
+#define MAX_SEQUENCES (GS_MAX_PROMPTS * GS_MAX_CHOICES) /* of one request that are told of */
 
 static const char request_path[] = "/v1/requests/{id}";
 
 static void get_request(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
-    gs_api_query *x = query_new(a, rq, GS_QUERY_EXPLAIN, GS_MAX_PROMPTS * GS_MAX_CHOICES);
+    gs_api_query *x = query_new(a, rq, GS_QUERY_EXPLAIN, MAX_SEQUENCES);
     if (!x)
         return;
     gs_route_param(request_path, gs_http_path(rq), x->id, sizeof(x->id));
     const gs_req *r = find_live(x);
-    bool known = r != NULL;
-    for (uint64_t i = 0; i < GS_API_PAST && !known; i++)
-        known = past_at(x, i) != NULL;
-    x->ids = gs_calloc(GS_MAX_PROMPTS * GS_MAX_CHOICES, sizeof(*x->ids));
-    if (!known || !x->ids) {
+    if (!r && !is_past(x))
+        unknown_request(x);
+    else if (name_sequences(x, r))
+        query_ask(x);
+}
+
+/* ---- Cancel, pause, resume ----------------------------------------------------------------- */
+
+/* The living request that the path names, if the asker may act on it; else it is refused. */
+static gs_req *request_to_change(gs_api_query *x, const char *path) {
+    gs_route_param(path, gs_http_path(x->rq), x->id, sizeof(x->id));
+    gs_req *r = find_live(x);
+    if (r && r->state != GS_REQ_DONE)
+        return r;
+    if (r || is_past(x)) {
         gs_api_error e;
-        if (known)
-            gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
-        else
-            gs_api_fail(&e, GS_ERR_NOT_FOUND, "id", "There is no request '%.47s' of yours.", x->id);
-        gs_api_reply_error(rq, &e);
-        x->rq = NULL;
-        query_free(x);
+        gs_api_fail(&e, GS_ERR_EXISTS, "id", "The request '%.47s' has ended.", x->id);
+        refuse(x, &e);
+    } else {
+        unknown_request(x);
+    }
+    return NULL;
+}
+
+static void write_change(const gs_api_query *x, const char *state, gs_buf *out) {
+    gs_jsonw w;
+    gs_jsonw_init(&w, out);
+    gs_jsonw_obj(&w);
+    gs_jsonw_key(&w, "id");
+    gs_jsonw_str(&w, x->id);
+    gs_jsonw_key(&w, "state");
+    gs_jsonw_str(&w, state);
+    gs_jsonw_end_obj(&w);
+}
+
+static const char cancel_path[] = "/v1/requests/{id}/cancel";
+static const char pause_path[] = "/v1/requests/{id}/pause";
+static const char resume_path[] = "/v1/requests/{id}/resume";
+
+static void post_cancel(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    gs_buf out = {0};
+    gs_api_query *x = query_new(a, rq, GS_QUERY_EXPLAIN, 0);
+    gs_req *r = x ? request_to_change(x, cancel_path) : NULL;
+    if (!r)
+        return;
+    write_change(x, "cancelled", &out);
+    reply(x, &out);
+    query_free(x);
+    gs_req_stop(r);
+}
+
+static void change(gs_api *a, gs_http_request *rq, const char *path, bool pause) {
+    gs_api_query *x = query_new(a, rq, GS_QUERY_PAUSE, MAX_SEQUENCES);
+    const gs_req *r = x ? request_to_change(x, path) : NULL;
+    if (r && r->state != GS_REQ_RUNNING) {
+        gs_api_error e;
+        gs_api_fail(&e, GS_ERR_EXISTS, "id", "The request '%.47s' is still being prepared.", x->id);
+        refuse(x, &e);
         return;
     }
-    for (int32_t i = 0; r && i < r->n_choices; i++)
-        if (r->choices[i].admitted && r->choices[i].seq)
-            x->ids[x->q.n_ids++] = r->choices[i].seq->desc.id;
-    x->q.ids = x->ids;
+    if (!r || !name_sequences(x, r))
+        return;
+    x->q.pause = pause;
     query_ask(x);
+}
+
+static void post_pause(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    change(a, rq, pause_path, true);
+}
+
+static void post_resume(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    change(a, rq, resume_path, false);
+}
+
+static void answer_change(gs_api_query *x, gs_buf *out) {
+    const gs_req *r = find_live(x);
+    for (int32_t i = 0; r && i < r->n_choices; i++)
+        r->choices[i].last_token_ns = 0; /* the pause is no gap between tokens */
+    write_change(x, x->q.pause ? "paused" : "resumed", out);
 }
 
 /* ---- /v1/config ---------------------------------------------------------------------------- */
@@ -377,6 +484,8 @@ void gs_api_answered(gs_api *a, gs_query *q) {
         answer_queue(x, &out);
     } else if (q->kind == GS_QUERY_EXPLAIN) {
         answer_request(x, &out);
+    } else if (q->kind == GS_QUERY_PAUSE) {
+        answer_change(x, &out);
     } else {
         write_config(a->cfg.config, &out);
     }
@@ -401,7 +510,7 @@ static const gs_schema schemas[] = {
      "'wait_ms':" NUMBERS ",'queued_ms':" NUMBER ",'ttft_ms':" NUMBER ",'total_ms':" NUMBER ","
      "'prompt_tokens':" COUNT ",'cached_tokens':" COUNT ",'output_tokens':" COUNT ","
      "'max_output_tokens':" COUNT ",'chunks':" COUNT ",'steps':" COUNT ",'steps_with':" NUMBERS ","
-     "'preempted':" COUNT ",'suspended':" COUNT ",'relegated':{'type':'boolean'},"
+     "'preempted':" COUNT ",'paused':{'type':'boolean'},'suspended':" COUNT ",'relegated':{'type':'boolean'},"
      "'late':{'type':'boolean'},'predicted_ttft_ms':{'type':['number','null']},"
      "'steps_predicted_ms':" NUMBER ",'steps_measured_ms':" NUMBER ",'charged_ms':" NUMBER "}}"},
     {"Queue",
@@ -414,6 +523,9 @@ static const gs_schema schemas[] = {
     {"RequestStory",
      "{'type':'object','required':['id','sequences'],'properties':{'id':" TEXT ","
      "'sequences':{'type':'array','items':{'$ref':'#/components/schemas/Story'}}}}"},
+    {"Change",
+     "{'type':'object','required':['id','state'],'properties':{'id':" TEXT ","
+     "'state':{'type':'string','enum':['cancelled','paused','resumed']}}}"},
     {"Config",
      "{'type':'object','required':['options','live'],'properties':{'options':{'type':'object'},"
      "'live':{'type':'array','items':" TEXT ",'description':'Those that may change while the "
@@ -435,6 +547,14 @@ static const gs_route routes[] = {
      .query = who_fields, .answer = "Queue"},
     {"GET", request_path, GS_ROUTE_MODEL, get_request, "The story of one request of yours",
      .query = who_fields, .answer = "RequestStory"},
+    {"POST", cancel_path, GS_ROUTE_MODEL, post_cancel,
+     "End a request of yours with what it has said so far; an admin may end any", .query = who_fields,
+     .answer = "Change"},
+    {"POST", pause_path, GS_ROUTE_MODEL, post_pause,
+     "Pause a request of yours: it keeps its place and gives it to whoever needs it",
+     .query = who_fields, .answer = "Change"},
+    {"POST", resume_path, GS_ROUTE_MODEL, post_resume, "Let a paused request go on",
+     .query = who_fields, .answer = "Change"},
     {"GET", "/v1/config", GS_ROUTE_ADMIN, get_config, "All options and their values", .answer = "Config"},
     {"PATCH", "/v1/config", GS_ROUTE_ADMIN | GS_ROUTE_MODEL | GS_ROUTE_BODY, patch_config,
      "Change options while the server runs, all or none", .answer = "Config"},

@@ -68,6 +68,7 @@ void gs_story_members(gs_jsonw *w, int32_t index, const gs_explain *x, int64_t n
     write_company(w, x);
     key_int(w, "preempted", x->n_preempted);
     key_int(w, "suspended", x->n_suspended);
+    key_bool(w, "paused", x->paused);
     key_bool(w, "relegated", x->relegated);
     key_bool(w, "late", x->late);
     gs_jsonw_key(w, "predicted_ttft_ms");

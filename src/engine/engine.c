@@ -320,6 +320,12 @@ static void take_records(const gs_engine *e, gs_query *q) {
 }
 
 /* Questions are answered at any time, changes between two steps. */
+static void pause_sequences(gs_engine *e, const gs_query *q, int64_t now_ns) {
+    for (int32_t i = 0; i < q->n_ids; i++)
+        for (int32_t k = 0; k < e->n_active; k++)
+            gs_sched_pause(e->scheds[k], q->ids[i], q->pause, now_ns);
+}
+
 static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
     q->now_ns = now_ns;
     q->n_records = 0;
@@ -330,7 +336,9 @@ static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
         take_snapshot(e, q);
         if (q->kind == GS_QUERY_STATE)
             take_view(e, q->view);
-    } else if (q->kind == GS_QUERY_EXPLAIN) {
+    } else if (q->kind == GS_QUERY_EXPLAIN || q->kind == GS_QUERY_PAUSE) {
+        if (q->kind == GS_QUERY_PAUSE)
+            pause_sequences(e, q, now_ns);
         take_records(e, q);
     } else {
         q->next = e->changes;

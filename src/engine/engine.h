@@ -92,6 +92,7 @@ typedef enum gs_query_kind {
     GS_QUERY_QUEUE,     /* records: who runs and who waits, as gs_sched_snapshot */
     GS_QUERY_EXPLAIN,   /* records: of the living sequences among ids */
     GS_QUERY_STATE,     /* records as QUEUE, and state */
+    GS_QUERY_PAUSE,     /* the living sequences among ids, or lets them go on; then as EXPLAIN */
     GS_QUERY_CONFIGURE, /* apply settings */
     GS_QUERY_ATTACH,    /* a further model: backend, cost, prepare */
     GS_QUERY_DETACH     /* lane goes; with GS_ERR_EXISTS it does not, sequences live there */
@@ -121,6 +122,7 @@ typedef struct gs_query {
     int32_t n_records;         /* answer */
     const gs_seq_id *ids;      /* EXPLAIN: [n_ids] */
     int32_t n_ids;             /* EXPLAIN */
+    bool pause;                /* PAUSE: or go on */
     gs_engine_settings *apply; /* CONFIGURE */
     gs_engine_view *view;      /* STATE */
     /* ATTACH: the new lane's, the engine's in every case; answer to DETACH: the caller's again. */

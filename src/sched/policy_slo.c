@@ -639,9 +639,9 @@ static void slo_need(gs_sched *s, int64_t now_ns, gs_sched_need *out) {
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
     for (int i = 0; i < 2; i++)
         for (const gs_sched_seq *q = lists[i]->head; q; q = q->next) {
+            if (slo_is_held(&t, q))
+                continue;
             if (!slo_interactive(s, q)) {
-                if (slo_is_held(&t, q))
-                    continue;
                 out->background = true;
                 out->counter_ns = slo_min(out->counter_ns, slo_person_of(s, q)->counter_ns);
             } else if (i == 0 && is_stream(s, q)) {

@@ -152,6 +152,92 @@ class Live(harness.SharedServer):
         self.assertLess(self.server.rss_anon_kb(), rss + 4096)
 
 
+class Actions(harness.SharedServer):
+    """Cancel, pause and resume: one's own, or anybody's for an admin."""
+    options = (*SLOW, "--engine.max_seqs", 2, "--kv.memory_mb", 1)
+
+    def start(self, user, prompt, n):
+        s = self.server.stream("/v1/completions", body(prompt, n, user=user))
+        self.addCleanup(s.close)
+        self.assertEqual(s.status, 200)
+        return s, f"/v1/requests/{s.headers['X-Request-Id']}"
+
+    def act(self, path, what, user=None):
+        return self.server.post(f"{path}/{what}" + (f"?user={user}" if user else ""), None)
+
+    def tearDown(self):
+        self.server.wait_idle()
+
+    def test_cancel_ends_with_what_was_said(self):
+        s, path = self.start("ann", "to be stopped", 1500)
+        events = s.events()
+        said = [next(events) for _ in range(5)]
+        self.assert_error(self.act(path, "cancel", "ben"), 404, "id")
+        r = self.act(path, "cancel", "ann")
+        self.assertEqual((r.status, r.json["state"]), (200, "cancelled"))
+        self.server.wait_idle()  # its blocks are free before it is read to the end
+        rest = list(events)
+        self.assertTrue(s.done)
+        self.assertEqual(rest[-1]["choices"][0]["finish_reason"], "stop")
+        self.assertLess(len(said) + len(rest), 1500)
+        self.assert_error(self.act(path, "cancel", "ann"), 409, "id")
+        self.assert_error(self.act("/v1/requests/cmpl-0", "cancel"), 404, "id")
+
+    def test_a_waiting_one_can_be_cancelled(self):
+        running = [self.start("ann", f"runs {i}", 1500) for i in range(2)]
+        s, path = self.start("ben", "waits", 5)
+        self.assertEqual(self.act(path, "cancel", "ben").status, 200)
+        self.assertEqual(list(s.events())[-1]["choices"][0]["finish_reason"], "stop")
+        for _, p in running:
+            self.assertEqual(self.act(p, "cancel").status, 200)  # this machine is the admin
+
+    def test_paused_it_keeps_its_blocks_and_goes_on(self):
+        want = self.server.complete("pausing", 40, ignore_eos=True)["choices"][0]["text"]
+        s, path = self.start("ann", "pausing", 40)
+        events = s.events()
+        text = "".join(next(events)["choices"][0]["text"] for _ in range(5))
+        before = self.server.metrics()
+        self.assert_error(self.act(path, "pause", "ben"), 404, "id")
+        self.assertEqual(self.act(path, "pause", "ann").json["state"], "paused")
+        self.assertEqual(self.act(path, "pause", "ann").status, 200)  # as often as one likes
+        # Nothing moves: the engine rests. The step that was running may still have ended.
+        at = self.server.metrics()["steps_total"]
+        time.sleep(0.2)
+        m = self.server.metrics()
+        self.assertLessEqual(m["steps_total"], at + 1)
+        self.assertGreater(m["kv_cache_usage_perc"], 0)
+        story = self.server.get(path + "?user=ann").json["sequences"][0]
+        self.assertEqual((story["paused"], story["waiting_for"]), (True, "paused"))
+        self.assertEqual(self.act(path, "resume", "ann").json["state"], "resumed")
+        text += "".join(e["choices"][0]["text"] for e in events)
+        self.assertEqual(text, want)
+        story = self.server.get(path + "?user=ann").json["sequences"][0]
+        self.assertGreater(story["wait_ms"]["paused"], 150)
+        self.assertEqual(story["preempted"], 0)
+        self.assertGreaterEqual(m["num_preemptions_total"], before["num_preemptions_total"])
+
+    def test_a_paused_one_gives_its_seat_and_starts_again(self):
+        want = self.server.complete("gives way", 60, ignore_eos=True)["choices"][0]["text"]
+        s, path = self.start("ann", "gives way", 60)
+        events = s.events()
+        text = next(events)["choices"][0]["text"]
+        self.assertEqual(self.act(path, "pause").status, 200)
+        others = [self.start("ben", f"others {i}", 10)[0] for i in range(4)]
+        for o in others:
+            self.assertEqual(len(list(o.events())), 11)  # two seats, and both are theirs
+        self.assertEqual(self.act(path, "resume").status, 200)
+        text += "".join(e["choices"][0]["text"] for e in events)
+        self.assertEqual(text, want)
+        self.assertEqual(self.server.get(path).json["sequences"][0]["preempted"], 1)
+
+    def test_a_paused_one_whose_client_leaves_is_gone(self):
+        s, path = self.start("ann", "paused and left", 1000)
+        next(s.events())
+        self.assertEqual(self.act(path, "pause").status, 200)
+        s.close()
+        self.server.wait_idle()
+
+
 class Drain(unittest.TestCase):
     def test_an_open_view_does_not_hold_up_the_end(self):
         with harness.Server("--fake.step_ms", 5) as s:
