@@ -70,6 +70,8 @@ struct gs_api {
     gs_api_job *jobs;      /* list of those on worker threads */
     gs_api_query *queries; /* list of those that wait for the engine's answer */
     int n_live;            /* of all three */
+    int n_embedding;       /* of live: requests for vectors whose texts the engine gets */
+    int n_texts;           /* of those requests, with the engine */
     gs_metrics *metrics;   /* of the model */
     gs_live *viewers;      /* live.c: who looks on */
     int64_t started_ms;    /* wall clock */

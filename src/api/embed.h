@@ -15,9 +15,10 @@
 /* Of one request, as OpenAI bounds them. */
 #define GS_EMBED_MAX_INPUTS 2048
 #define GS_EMBED_MAX_TOKENS 300000
-/* Sequences of one request that are with the engine at once: any step has a choice, and other
- * requests find room in the queue. */
-#define GS_EMBED_AT_ONCE 128
+/* Texts that are with the engine at once, of one request and of all: any step has a choice, and
+ * chats find room in the queue. With many requests each has a part. */
+#define GS_EMBED_AT_ONCE     128
+#define GS_EMBED_AT_ONCE_ALL 256
 
 /* Bits of gs_embed_fields. */
 enum { GS_IN_EMBEDDINGS = 1, GS_IN_OLLAMA_EMBED = 2, GS_IN_OLLAMA_OLD = 4, GS_IN_RERANK = 8 };

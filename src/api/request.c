@@ -63,6 +63,7 @@ static void maybe_free(gs_req *r) {
     if (r->state != GS_REQ_DONE || r->rq || r->n_out > 0 || r->in_work || r->in_event)
         return;
     gs_api_unlink(r->api, r);
+    r->api->n_embedding -= r->dialect->embeds && r->submitted_ns != 0;
     req_free(r);
 }
 
@@ -400,11 +401,18 @@ static bool make_choices(gs_req *r) {
     return true;
 }
 
+/* Whether the engine may get one more: each request has its part, and two in any case. */
+static bool may_send(const gs_req *r) {
+    const int32_t part = GS_EMBED_AT_ONCE_ALL / r->api->n_embedding;
+    const bool room = r->api->n_texts < GS_EMBED_AT_ONCE_ALL;
+    return r->n_out < 2 || (room && r->n_out < part && r->n_out < GS_EMBED_AT_ONCE);
+}
+
 /* Keeps so many of a request's texts with the engine, in order. */
 static void send_texts(gs_req *r) {
     gs_backend_info info;
     gs_engine_info(r->api->engine, &info);
-    for (; r->n_sent < r->n_choices && r->n_out < GS_EMBED_AT_ONCE; r->n_sent++) {
+    for (; r->n_sent < r->n_choices && may_send(r); r->n_sent++) {
         gs_choice *c = &r->choices[r->n_sent];
         const gs_ids *ids = &r->prompts[r->n_sent];
         if (c->seq || c->finished)
@@ -416,6 +424,7 @@ static void send_texts(gs_req *r) {
         }
         describe_seq(r, c->index, c->seq);
         r->n_out++;
+        r->api->n_texts++;
         gs_engine_submit(r->api->engine, c->seq);
     }
 }
@@ -433,6 +442,7 @@ static void submit(gs_req *r) {
     r->state = GS_REQ_SUBMITTED;
     r->submitted_ns = gs_now_ns();
     if (r->dialect->embeds) {
+        r->api->n_embedding++;
         send_texts(r);
         return;
     }
@@ -865,11 +875,16 @@ static void text_admitted(gs_req *r, gs_choice *c, const gs_admission *adm) {
     add_headers(r);
 }
 
-/* Where others of it were taken, a full queue means later. */
-static void text_rejected(gs_req *r, gs_choice *c, const gs_admission *adm) {
+static void text_returned(gs_req *r, gs_choice *c) {
     gs_seq_free(c->seq);
     c->seq = NULL;
     r->n_out--;
+    r->api->n_texts--;
+}
+
+/* Where others of it were taken, a full queue means later. */
+static void text_rejected(gs_req *r, gs_choice *c, const gs_admission *adm) {
+    text_returned(r, c);
     if (r->state == GS_REQ_RUNNING && adm->code == GS_ERR_OVERLOADED) {
         if (c->index < r->n_sent)
             r->n_sent = c->index;
@@ -889,9 +904,7 @@ static void text_ended(gs_req *r, gs_choice *c, const gs_seq_end *end) {
         rc = end->reason == GS_END_DONE ? gs_embed_take(r, c, c->seq->embedding, info.n_embd)
              : end->err                 ? end->err
                                         : GS_ERR_INTERNAL;
-    gs_seq_free(c->seq);
-    c->seq = NULL;
-    r->n_out--;
+    text_returned(r, c);
     if (rc != 0) {
         failed(r, c, rc);
     } else if (wanted) {

@@ -51,6 +51,11 @@ async function openai () {
 
   assert.equal((await ai.responses.create({ model: 'fake', input: 'greet me' })).output_text, PLAIN)
   assert.equal((await ai.models.list()).data[0].id, 'fake')
+
+  // base64 on the wire, numbers here
+  const vectors = (await ai.embeddings.create({ model: 'fake', input: ['one', 'two'], dimensions: 4 })).data
+  assert.deepEqual(vectors.map((d) => d.embedding.length), [4, 4])
+  assert.ok(Math.abs(Math.hypot(...vectors[1].embedding) - 1) < 1e-6)
   await assert.rejects(create([user('x')], { temperature: -1 }), (e) => e.status === 400 && e.param === 'temperature')
 }
 
@@ -80,6 +85,11 @@ async function ollama () {
   assert.equal((await client.list()).models[0].model, 'fake:latest')
   assert.ok((await client.show({ model: 'fake' })).capabilities.includes('tools'))
   assert.equal((await client.ps()).models[0].name, 'fake:latest')
+
+  const { embeddings } = await client.embed({ model: 'fake', input: ['one', 'two'] })
+  const { embedding } = await client.embeddings({ model: 'fake', prompt: 'two' })
+  assert.equal(embeddings.length, 2)
+  assert.deepEqual(embeddings[1], embedding)
 
   const endless = await chat([user('long story')], { stream: true })
   await assert.rejects(async () => {
