@@ -379,7 +379,7 @@ void gs_openapi_write(const gs_api_part *const *parts, size_t n, gs_buf *out) {
     key_obj(&w, "paths");
     for (size_t i = 0; i < n; i++) {
         for (const gs_route *r = parts[i]->routes; r->path; r++) {
-            if (!seen_before(parts, r))
+            if (!(r->flags & GS_ROUTE_PART) && !seen_before(parts, r))
                 path_item(&w, parts, n, r->path);
         }
     }

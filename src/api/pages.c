@@ -69,7 +69,7 @@ static void get_page(gs_api *a, gs_http_request *rq, json_t *body) {
 static const gs_route routes[] = {
     {"GET", "/dashboard", GS_ROUTE_OPEN, get_page, "The dashboard", .answer = "text/html"},
     {"GET", "/chat", GS_ROUTE_OPEN, get_page, "The chat page", .answer = "text/html"},
-    {"GET", "/web/{file}", GS_ROUTE_OPEN, get_page, "What these pages need", .answer = "*/*"},
+    {"GET", "/web/{file}", GS_ROUTE_OPEN | GS_ROUTE_PART, get_page, "What these pages need", .answer = "*/*"},
     {.path = NULL},
 };
 // clang-format on

@@ -23,7 +23,8 @@ enum {
     GS_ROUTE_BODY = 4,      /* JSON object as body, handed to the handler */
     GS_ROUTE_CLASS = 8,     /* takes X-Gamasot-Class */
     GS_ROUTE_ANY_TYPE = 16, /* from what is no browser, the body may come as any type */
-    GS_ROUTE_ADMIN = 32     /* an admin's key, or this machine while there are no keys */
+    GS_ROUTE_ADMIN = 32,    /* an admin's key, or this machine while there are no keys */
+    GS_ROUTE_PART = 64      /* of a page; no API, so not in the OpenAPI document */
 };
 
 typedef struct gs_route {

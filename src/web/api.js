@@ -29,11 +29,10 @@ function setKey(value, keep) {
 
 let asking = null;
 
-/* Asks for a key; resolves to true once one was given, false when it was refused. One dialog at a
- * time, whoever asks. */
-export function askKey(needAdmin = false) {
+/* Asks for a key, an admin's maybe; wrong: the last one was not known. Resolves to true once one was
+ * given, false when it was refused. One dialog at a time, whoever asks. */
+export function askKey({admin = false, wrong = false} = {}) {
   asking ??= new Promise((resolve) => {
-    const had = key();
     const input = h("input", {type: "password", id: "key-input", autocomplete: "current-password",
       required: true, spellcheck: "false"});
     const keep = h("input", {type: "checkbox"});
@@ -41,8 +40,8 @@ export function askKey(needAdmin = false) {
     const dialog = h("dialog", {class: "ask", "aria-labelledby": "key-title"},
       h("form", {method: "dialog"},
         h("h2", {id: "key-title", "data-t": "key.title"}),
-        h("p", {"data-t": needAdmin ? "key.admin" : "key.text"}),
-        had && !needAdmin ? h("p", {class: "bad", "data-t": "key.wrong"}) : null,
+        h("p", {"data-t": admin ? "key.admin" : "key.text"}),
+        wrong ? h("p", {class: "bad", "data-t": "key.wrong"}) : null,
         h("label", {for: "key-input", "data-t": "key.label"}), input,
         h("label", {class: "check"}, keep, h("span", {"data-t": "key.keep"})),
         h("p", {class: "buttons"},
@@ -89,16 +88,21 @@ export async function send(method, path, {body, signal, extra, quiet} = {}) {
     const response = await fetch(path, {method, signal, cache: "no-store",
       headers: headers(body, extra), body: body === undefined ? undefined : JSON.stringify(body)});
     if (response.ok) return response;
-    if (response.status === 401 && !quiet && await askKey()) continue;
+    if (response.status === 401 && !quiet && await askKey({wrong: Boolean(key())})) continue;
     throw await errorOf(response);
   }
 }
 
 export const getJson = async (path, options) => (await send("GET", path, options)).json();
 
-/* null where the server has no such thing. */
+let paths = null; /* of this server's API */
+
+/* null where the server has no such thing, or nothing to say. A page that asked for what is not there
+ * would fill the browser's console with errors: the API's own description is read first. */
 export async function getIfThere(path) {
   try {
+    paths ??= (await getJson("/openapi.json", {quiet: true})).paths;
+    if (!(path.split("?")[0] in paths)) return null;
     return await getJson(path, {quiet: true});
   } catch (error) {
     if (error instanceof ApiError && [403, 404, 405, 503].includes(error.status)) return null;

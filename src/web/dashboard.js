@@ -74,6 +74,10 @@ function fillLink() {
   fillHero();
 }
 
+async function otherKey() {
+  if (await askKey({admin: true})) connect(true);
+}
+
 /* ---- Views ---- */
 
 const views = {};
@@ -108,10 +112,10 @@ function start() {
     models: startModels(), settings: startSettings()});
   on("state", fillNow);
   on("link", fillLink);
+  on("hello", (hello) => { $("#viewer-note").hidden = hello.admin !== false; });
+  $("#viewer-key").addEventListener("click", otherKey);
   onChange("language", () => { fillNow(); fillLink(); document.title = `${t(`nav.${current}`)} – ${t("app")}`; });
-  $("#link").addEventListener("click", async () => {
-    if (await askKey(live.link === "denied")) connect();
-  });
+  $("#link").addEventListener("click", otherKey);
   addEventListener("hashchange", show);
   fillLink();
   show();

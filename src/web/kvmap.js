@@ -4,6 +4,7 @@ import {kvPools, live, on} from "./live.js";
 import {classColour, forgetPatterns, pattern, personColour} from "./patterns.js";
 
 const LEAST = 5, MOST = 15; /* CSS pixels of a cell */
+const LEAST_DRAWN = 900;    /* blocks; of a larger pool, free ones behind the last used are left out */
 
 let byPerson = false;
 
@@ -47,12 +48,22 @@ function fillOf(g, owner) {
   return byPerson ? personColour(owner.person) : classColour(owner.class);
 }
 
+/* The runs to draw, and how many free blocks at the end are not among them. */
+function drawn(pool) {
+  const runs = pool.runs ?? [];
+  const [owner, free] = runs.at(-1) ?? [0, 0];
+  if (ownersOf(pool)[owner]?.kind !== "free") return {runs, rest: 0};
+  const rest = Math.min(free, pool.blocks - Math.max(LEAST_DRAWN, Math.round((pool.blocks - free) * 1.25)));
+  return rest > 0 ? {runs: [...runs.slice(0, -1), [owner, free - rest]], rest} : {runs, rest: 0};
+}
+
 function drawPool(canvas, pool) {
   if (canvas.clientWidth === 0) return;
   const {g, w, h: height} = fitCanvas(canvas);
-  const {size, columns, k} = layout(pool.blocks, w, height);
+  const {runs, rest} = drawn(pool);
+  const {size, columns, k} = layout(pool.blocks - rest, w, height);
   let i = 0;
-  for (const owner of cells(pool.runs ?? [], ownersOf(pool), k)) {
+  for (const owner of cells(runs, ownersOf(pool), k)) {
     g.fillStyle = fillOf(g, owner);
     g.fillRect((i % columns) * size, Math.floor(i / columns) * size, size - 1.5, size - 1.5);
     i++;
@@ -94,7 +105,8 @@ function draw() {
     const canvas = $("canvas", el);
     const sum = t("kv.sum", {held: num(pool.held), all: num(pool.blocks), cached: num(pool.cached),
       pinned: num(pool.pinned), free: num(pool.free)});
-    setText($(".sum", el), sum);
+    const {rest} = drawn(pool);
+    setText($(".sum", el), rest > 0 ? `${sum} ${t("kv.rest", {n: num(rest)})}` : sum);
     canvas.setAttribute("aria-label", `${t("kv.label", {model: name})}: ${sum}`);
     drawPool(canvas, pool);
     fillTable($("details", el), pool, model);

@@ -23,6 +23,28 @@ export const live = {
   waits: new Map(), /* request and index -> {at, record}: first words of the last minutes */
 };
 
+/* Of each class, how many requests were judged and missed their targets, a look every ten seconds:
+ * what counts for a light is the last minutes, not last week. */
+const LOOK_MS = 10_000, LOOKS = 60;
+const looks = [];
+
+function look(classes) {
+  if (looks.length > 0 && Date.now() - looks.at(-1).at < LOOK_MS) return;
+  looks.push({at: Date.now(), of: Object.fromEntries(classes.map((c) => [c.name, c]))});
+  if (looks.length > LOOKS) looks.shift();
+}
+
+/* Share of a class's requests of the last ten minutes that met their targets; where none ended since
+ * this page was opened, what its first words say. null: nothing to say. */
+export function attained(c) {
+  const before = looks[0]?.of[c.name];
+  const judged = (c.judged ?? 0) - (before?.judged ?? 0);
+  if (before && judged > 0) return 1 - (c.missed - before.missed) / judged;
+  const target = classInfo(c.name)?.ttft_ms;
+  if (!(c.ttft_ms?.n > 0)) return null;
+  return target > 0 && c.ttft_ms.p95 > target ? 0.9 : 1;
+}
+
 function setLink(link) {
   if (live.link === link) return;
   live.link = link;
@@ -42,6 +64,7 @@ const handlers = {
   hello(data) {
     live.hello = data;
     live.steps = [];
+    looks.length = 0; /* another server, maybe: its counts begin anew */
     tell("hello", data);
   },
   steps(data) {
@@ -53,6 +76,7 @@ const handlers = {
   state(data) {
     live.state = data;
     live.stateAt = Date.now();
+    look(data.classes ?? []);
     remember([...(data.running ?? []), ...(data.waiting ?? [])]);
     setLink("live");
     tell("state", data);
@@ -75,7 +99,7 @@ async function afterFailure(error, tries) {
   }
   if (error instanceof ApiError && error.status === 403) {
     setLink("denied");
-    return await askKey(true) ? 0 : null;
+    return await askKey({admin: true}) ? 0 : null;
   }
   setLink(error instanceof ApiError && error.status === 503 ? "starting" : "lost");
   return Math.min(10_000, 500 * 2 ** tries) * (0.75 + Math.random() / 2);
@@ -93,8 +117,9 @@ const seen = () => new Promise((resolve) => {
 
 let running = false;
 
-/* Runs until a key is refused; may be called again then. */
-export async function connect() {
+/* Runs until a key is refused; may be called again then, or with `anew` after another key came. */
+export async function connect(anew) {
+  if (anew) abort?.abort();
   if (running) return;
   running = true;
   for (let tries = 0; ; tries++) {

@@ -51,7 +51,7 @@ async function read() {
 
 export function startModels() {
   let timer = null;
-  on("hello", read);
+  on("hello", () => { if (!$("#view-models").hidden) read(); });
   onChange("language", fill);
   return {
     shown() { read(); timer = setInterval(read, 5000); },

@@ -1,6 +1,6 @@
 /* One sentence for a parent: is everybody answered in time, and if not, who waits and why. */
-import {className, num, t, time} from "./base.js";
-import {classInfo, live} from "./live.js";
+import {className, t, time} from "./base.js";
+import {attained, classInfo, live} from "./live.js";
 
 const GOOD = 0.95, FAIR = 0.8;
 const WORTH_SAYING_MS = 200;
@@ -23,7 +23,7 @@ export function light(c, waiting) {
   if (c.name === "background") return c.running + c.waiting > 0 ? "free" : "idle";
   const n = c.ttft_ms?.n ?? 0;
   if (n === 0 && c.running + c.waiting === 0) return "idle";
-  const met = c.attained ?? 1;
+  const met = attained(c) ?? 1;
   return met >= GOOD ? "ok" : met >= FAIR ? "warn" : "bad";
 }
 
@@ -68,7 +68,7 @@ export function headline() {
   const lights = (state.classes ?? []).map((c) => ({c, level: light(c, waiting)}));
   for (const level of ["bad", "warn"]) {
     const worst = lights.filter((x) => x.level === level)
-      .sort((a, b) => a.c.attained - b.c.attained)[0];
+      .sort((a, b) => attained(a.c) - attained(b.c))[0];
     if (!worst) continue;
     const target = classInfo(worst.c.name)?.ttft_ms;
     const p95 = target > 0 ? `${t("say.p95", {time: time(worst.c.ttft_ms?.p95), target: time(target)})} ` : "";
@@ -81,7 +81,3 @@ export function headline() {
     return {level: "idle", main: t("say.idle"), more: more(state)};
   return {level: "ok", main: t(worstWait()?.ttft_ms > 1000 ? "say.soon" : "say.ok"), more: more(state)};
 }
-
-/* What a screen reader hears of the numbers. */
-export const spoken = (state) =>
-  `${num(state.running.length)} ${t("num.running")}, ${num(state.waiting.length)} ${t("num.waiting")}`;

@@ -229,7 +229,10 @@ export function startSteps() {
     lastDraw = Date.now();
     redraw();
   });
-  on("state", fillTable);
+  on("state", () => {
+    fillTable();
+    if (!held && cursor === null) canvas.setAttribute("aria-valuemax", Math.max(1, live.steps.length));
+  });
   on("hello", () => { legend(); redraw(); });
   onChange("language", () => { legend(); choose(null); fillTable(); });
   onChange("theme", () => { forgetPatterns(); redraw(); });

@@ -44,13 +44,6 @@ function picture(r) {
       h("span", {class: `swatch ${p.kind}`}), `${p.label} ${time(p.ms)}`))));
 }
 
-/* The steps it took part in, when the server tells them: when, how long, beside whom. */
-function timeline(r) {
-  const list = r.timeline ?? [];
-  if (!Array.isArray(list) || list.length === 0) return null;
-  return null;
-}
-
 function facts(r) {
   const rows = [
     ["col.state", className(r.class)],
@@ -72,7 +65,7 @@ function content(r) {
   return h("section", {},
     h("p", {class: "lead"}, storySentence(r)),
     r.relegated ? h("p", {}, t("story.relegated")) : null,
-    picture(r), timeline(r), h("h3", {}, t("story.facts")), facts(r));
+    picture(r), h("h3", {}, t("story.facts")), facts(r));
 }
 
 /* user: without keys, whose requests are asked for. */

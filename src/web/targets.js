@@ -2,7 +2,7 @@
  * that the tuner has measured, and the past. */
 import {getIfThere, send} from "./api.js";
 import {$, brief, className, colour, h, keyed, num, onChange, percent, setText, t, table, time} from "./base.js";
-import {classInfo, live, on} from "./live.js";
+import {attained, classInfo, live, on} from "./live.js";
 import {CLASSES, classColour} from "./patterns.js";
 
 /* ---- Histograms, out of /metrics ---- */
@@ -79,7 +79,7 @@ function fillClass(el, c) {
     h("h3", {}, h("span", {class: `swatch c-${c.name}`}), className(c.name), " ",
       h("small", {}, t(`class.about.${c.name}`))),
     ...complete,
-    h("p", {class: "met"}, h("b", {}, c.attained === null || c.attained === undefined ? "–" : percent(c.attained, 1)), ` ${t("targets.attained")} · `,
+    h("p", {class: "met"}, h("b", {}, attained(c) === null ? "–" : percent(attained(c), 1)), ` ${t("targets.attained")} · `,
       h("b", {}, brief(c.tokens_per_s)), ` ${t("targets.tps")}`),
     h("div", {class: "halves"}, half("ttft", c, info.ttft_ms ?? 0), half("itl", c, info.tpot_ms ?? 0)));
 }

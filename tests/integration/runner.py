@@ -100,7 +100,9 @@ def main():
     os.chdir(here.parent.parent)
     harness.setup(args.build_dir, args.long, args.v)
     loader = unittest.TestLoader()
-    tests = list(flatten(loader.discover(str(here), top_level_dir=str(here))))
+    folders = [here, here.parent / "web"]
+    tests = [t for folder in folders
+             for t in flatten(loader.discover(str(folder), top_level_dir=str(folder)))]
     if args.k:
         tests = [t for t in tests if any(k in t.id() for k in args.k)]
     else:

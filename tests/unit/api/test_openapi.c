@@ -32,8 +32,13 @@ static void every_route_is_described(void **state) {
     json_t *doc = document();
     const gs_api_part *const *parts = gs_api_parts(&n);
     for (size_t i = 0; i < n; i++) {
-        for (const gs_route *r = parts[i]->routes; r->path; r++, n_routes++) {
+        for (const gs_route *r = parts[i]->routes; r->path; r++) {
             const json_t *op = operation(doc, r);
+            if (r->flags & GS_ROUTE_PART) {
+                assert_null(op);
+                continue;
+            }
+            n_routes++;
             if (!op || !r->summary || !r->summary[0] || !r->handle)
                 fail_msg("%s %s", r->method, r->path);
             assert_int_equal(json_object_get(op, "requestBody") != NULL,
