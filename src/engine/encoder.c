@@ -217,6 +217,7 @@ int gs_encoder_create(const gs_native_config *cfg, gs_backend **out, char *err, 
     int64_t n_pages = (int64_t)pages_of(b->cfg.max_batch_tokens) + cfg->max_seqs;
     int rc = gs_kv_layout_init(&b->kv, GS_KV_BF16, 1, hp->n_heads, hp->head_dim, GS_ENCODER_PAGE,
                                (uint32_t)n_pages);
+    b->kv.chunk_tokens = GS_ATTN_MAX_CHUNK;
     if (rc != GS_OK)
         rc = gs_fail(err, errlen, rc, "room for %d tokens in a step: %s", b->cfg.max_batch_tokens,
                      gs_err_text(rc));

@@ -83,20 +83,28 @@ static void qkv_product(const gs_encoder_layer *ly, const gs_act *act, float *y)
     gemm(&ly->wv, act, y + 2 * n, 3 * n, ly->bv, GS_GEMM_STORE);
 }
 
-/* One row's queries, keys and values, [3 * n_embd], to where attention reads them. */
-static void place_row(const lane *t, int32_t r, float *qkv) {
+/* Queries, keys and values of rows [row, row + n), [n][3 * n_embd], to where attention reads them:
+ * keys and values sequence by sequence. */
+static void place_rows(const lane *t, int32_t row, int32_t n, float *qkv) {
     gs_encoder *b = t->b;
     const gs_hparams *hp = &t->m->hp;
-    const encoder_row *row = &t->a->rows[r];
-    const int32_t hd = hp->head_dim, n = hp->n_embd;
-    const int64_t angle = (int64_t)r * (hp->n_rot / 2);
-    for (int32_t h = 0; b->freq && h < 2 * hp->n_heads; h++) /* queries and keys */
-        gs_rope(qkv + h * hd, t->a->cos_tab + angle, t->a->sin_tab + angle, hp->n_rot,
-                hp->rope_neox);
-    memcpy(row_of(b->q, n, r), qkv, (size_t)n * sizeof *qkv);
-    for (int32_t h = 0; h < hp->n_heads; h++)
-        gs_kv_store(&b->kv, 0, b->pages + row->first_page, row->pos, h, qkv + n + h * hd,
-                    qkv + 2 * n + h * hd);
+    const int32_t ne = hp->n_embd;
+    for (int32_t r = 0; r < n; r++) {
+        float *q = qkv + (int64_t)r * 3 * ne;
+        const int64_t angle = (int64_t)(row + r) * (hp->n_rot / 2);
+        for (int32_t h = 0; b->freq && h < 2 * hp->n_heads; h++) /* queries and keys */
+            gs_rope(q + h * hp->head_dim, t->a->cos_tab + angle, t->a->sin_tab + angle, hp->n_rot,
+                    hp->rope_neox);
+        memcpy(row_of(b->q, ne, row + r), q, (size_t)ne * sizeof *q);
+    }
+    for (int32_t r = 0, end; r < n; r = end) {
+        const encoder_row *first = &t->a->rows[row + r];
+        const float *k = qkv + (int64_t)r * 3 * ne + ne;
+        for (end = r + 1; end < n && t->a->rows[row + end].pos > 0;)
+            end++;
+        gs_kv_store_rows(&b->kv, 0, b->pages + first->first_page, first->pos, end - r, k, k + ne,
+                         (int64_t)3 * ne);
+    }
 }
 
 static void qkv_phase(const lane *t, const gs_encoder_layer *ly) {
@@ -108,8 +116,7 @@ static void qkv_phase(const lane *t, const gs_encoder_layer *ly) {
         gs_act act = {n, n_embd, t->s->act_embd};
         gs_act_quant(&act, row_of(t->a->x, n_embd, row), n_embd, 0, n, need);
         qkv_product(ly, &act, t->s->qkv);
-        for (int32_t r = 0; r < n; r++)
-            place_row(t, row + r, row_of(t->s->qkv, 3 * n_embd, r));
+        place_rows(t, row, n, t->s->qkv);
     }
 }
 

@@ -42,6 +42,7 @@ int gs_kv_layout_init(gs_kv_layout *l, gs_kv_type type, int32_t n_layers, int32_
                         .head_dim = head_dim,
                         .block_tokens = block_tokens,
                         .n_blocks = n_blocks,
+                        .chunk_tokens = type == GS_KV_Q8 ? GS_ATTN_CHUNK_Q8 : GS_ATTN_CHUNK,
                         .page_bytes = page,
                         .total_bytes = total};
     return GS_OK;
@@ -141,6 +142,69 @@ void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, i
         for (size_t d = 0; d < hd; d++)
             to_v[d * group] = half[d];
     }
+}
+
+/* One head of a row of bf16 to its place; both halves of the pairs in which values lie, if `both`:
+ * v then has the next position's values ldv elements on. */
+static void put_bf16(const gs_kv_layout *l, uint8_t *page, size_t t, const uint16_t *k,
+                     const uint16_t *v, size_t ldv, bool both) {
+    const size_t bt = (size_t)l->block_tokens, hd = (size_t)l->head_dim;
+    for (size_t d = 0; d < hd; d += 2)
+        memcpy(page + (d * bt + t * 2) * sizeof *k, k + d, 2 * sizeof *k);
+    uint16_t *to = (uint16_t *)(void *)(page + l->page_bytes) + t / 2 * 2 * hd;
+    if (both) {
+        for (size_t d = 0; d < hd; d++) {
+            to[2 * d] = v[d];
+            to[2 * d + 1] = v[ldv + d];
+        }
+    } else if (v) {
+        for (size_t d = 0; d < hd; d++)
+            to[2 * d + t % 2] = v[d];
+    }
+}
+
+#define STORE_WIDTH 1024 /* floats of a row that are converted at a time: whole heads */
+
+/* Heads [h0, h1) of gs_kv_store_rows in bf16. Positions go in pairs, as their values lie. */
+static void store_bf16_rows(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks,
+                            int32_t pos, int32_t n, int32_t h0, int32_t h1, const float *k,
+                            const float *v, int64_t ld) {
+    const gs_attn_ops *ops = gs_attn_ops_get();
+    const int32_t hd = l->head_dim, width = (h1 - h0) * hd;
+    uint16_t kh[2][STORE_WIDTH], vh[2][STORE_WIDTH];
+    for (int32_t i = 0; i < n;) {
+        const int32_t p = pos + i, m = p % 2 == 0 && i + 1 < n ? 2 : 1;
+        for (int32_t j = 0; j < m; j++) {
+            ops->to_bf16(kh[j], k + (i + j) * ld + (int64_t)h0 * hd, width);
+            ops->to_bf16(vh[j], v + (i + j) * ld + (int64_t)h0 * hd, width);
+        }
+        const size_t t = (size_t)(p % l->block_tokens);
+        for (int32_t h = h0; h < h1; h++) {
+            uint8_t *page = gs_kv_page(l, layer, blocks[p / l->block_tokens], h);
+            const size_t at = (size_t)((h - h0) * hd);
+            put_bf16(l, page, t, kh[0] + at, vh[0] + at, STORE_WIDTH, m == 2);
+            if (m == 2)
+                put_bf16(l, page, t + 1, kh[1] + at, NULL, 0, false);
+        }
+        i += m;
+    }
+}
+
+void gs_kv_store_rows(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
+                      int32_t n, const float *k, const float *v, int64_t ld) {
+    const int32_t hd = l->head_dim;
+    if (l->type == GS_KV_BF16) {
+        for (int32_t h = 0; h < l->n_kv_heads; h += STORE_WIDTH / hd) {
+            int32_t end =
+                h + STORE_WIDTH / hd < l->n_kv_heads ? h + STORE_WIDTH / hd : l->n_kv_heads;
+            store_bf16_rows(l, layer, blocks, pos, n, h, end, k, v, ld);
+        }
+        return;
+    }
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t h = 0; h < l->n_kv_heads; h++)
+            gs_kv_store(l, layer, blocks, pos + i, h, k + i * ld + (int64_t)h * hd,
+                        v + i * ld + (int64_t)h * hd);
 }
 
 /* K page, then V page: the groups that hold the first n tokens. */

@@ -27,6 +27,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define GS_ATTN_MAX_CHUNK 256
+
 /* The order of the choices of the option kv.type. */
 typedef enum gs_kv_type { GS_KV_F16, GS_KV_BF16, GS_KV_Q8, GS_KV_TYPE_COUNT } gs_kv_type;
 
@@ -36,6 +38,9 @@ typedef struct gs_kv_layout {
     int32_t head_dim;     /* of K and V; a multiple of 16, <= 256 */
     int32_t block_tokens; /* a multiple of 16, <= 1024 */
     uint32_t n_blocks;
+    /* Positions that share one step of the online softmax: set by gs_kv_layout_init to what fits L1
+     * beside the outputs. More (at most GS_ATTN_MAX_CHUNK) suit short contexts. */
+    int32_t chunk_tokens;
     size_t page_bytes; /* set by gs_kv_layout_init; a multiple of 64 */
     size_t total_bytes;
     uint8_t *base; /* total_bytes, 64-byte aligned; gs_pages_alloc */
@@ -51,6 +56,10 @@ const char *gs_kv_type_name(gs_kv_type type);    /* "q8" */
  * threads that computed them may differ). */
 void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
                  int32_t kv_head, const float *k, const float *v);
+/* gs_kv_store of positions [pos, pos + n) of all kv heads; row i begins at k + i * ld, v + i * ld.
+ */
+void gs_kv_store_rows(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
+                      int32_t n, const float *k, const float *v, int64_t ld);
 /* Copies the first n_tokens positions of block src to block dst, all layers. The positions after
  * them become undefined. */
 void gs_kv_copy(const gs_kv_layout *l, uint32_t dst, uint32_t src, int32_t n_tokens);

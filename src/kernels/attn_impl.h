@@ -14,7 +14,7 @@
  * beside the pages of a chunk. */
 #define GS_ATTN_TILE_ROWS 24
 #define GS_ATTN_MAX_HEAD  256
-/* Positions that share one step of the online softmax: what fits L1 as K and V. */
+/* gs_kv_layout.chunk_tokens as it is set at first. */
 #define GS_ATTN_CHUNK    64
 #define GS_ATTN_CHUNK_Q8 128
 #define GS_ATTN_SEGMENT  512
@@ -59,7 +59,7 @@ static inline size_t gs_kv_scale_offset(const gs_kv_layout *l) {
 }
 
 static inline int32_t gs_attn_chunk_pages(const gs_kv_layout *l) {
-    int32_t n = (l->type == GS_KV_Q8 ? GS_ATTN_CHUNK_Q8 : GS_ATTN_CHUNK) / l->block_tokens;
+    int32_t n = l->chunk_tokens / l->block_tokens;
     return n > 0 ? n : 1;
 }
 

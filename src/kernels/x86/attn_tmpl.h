@@ -399,7 +399,7 @@ static __attribute__((unused)) void load_scales(const tile *t, const char *const
     }
 }
 
-#define MAX_PAGES (GS_ATTN_CHUNK_Q8 / 16)
+#define MAX_PAGES (GS_ATTN_MAX_CHUNK / 16)
 
 /* Pages of the chunk that begins at page b of an item; how many. */
 static int chunk_pages(const gs_kv_layout *l, const gs_attn_item *it, int b, int last,
