@@ -22,23 +22,24 @@ static int32_t pages_of(int32_t n_tokens) {
 }
 
 /* A pair of texts to be ranked is [CLS] A [SEP] B [SEP]: B is the second segment. */
-static void plan_item(gs_encoder *b, gs_batch_item *it) {
+static void place_item(gs_encoder *b, int32_t i, encoder_group *g) {
     encoder_area *a = b->area;
+    gs_batch_item *it = &b->batch->items[i];
     const gs_hparams *hp = &b->m->hp;
     int32_t last_type = b->pooling == GS_POOLING_RANK && hp->n_types > 1 ? 1 : 0, type = 0;
-    GS_ASSERT(it->n_tokens > 0 && it->n_tokens <= b->cfg.max_context &&
-              it->n_tokens <= b->cfg.max_batch_tokens - a->n_rows);
+    a->item_row[i] = a->n_rows;
     for (int32_t t = 0; t < it->n_tokens; t++) {
         a->rows[a->n_rows + t] = (encoder_row){it->tokens[t], t, type, a->n_pages};
         if (it->tokens[t] == hp->sep_token)
             type = last_type;
     }
-    for (int32_t t = 0; t < it->n_tokens; t += GS_ENCODER_QUERY) {
+    for (int32_t t = 0; t < it->n_tokens; t += GS_ENCODER_QUERY, g->n_spans++) {
         int32_t left = it->n_tokens - t;
         a->spans[a->n_spans++] =
             (encoder_span){a->n_rows + t, left < GS_ENCODER_QUERY ? left : GS_ENCODER_QUERY,
                            it->n_tokens, a->n_pages};
     }
+    g->n_rows += it->n_tokens;
     a->n_rows += it->n_tokens;
     a->n_pages += pages_of(it->n_tokens);
     GS_ASSERT(a->n_pages <= (int32_t)b->kv.n_blocks);
@@ -46,6 +47,46 @@ static void plan_item(gs_encoder *b, gs_batch_item *it) {
         memset(it->sample, 0, sizeof *it->sample);
         it->sample->err = GS_ERR_UNSUPPORTED;
     }
+}
+
+static encoder_group *new_group(encoder_area *a, int32_t *n_groups) {
+    encoder_group *g = &a->groups[(*n_groups)++];
+    *g = (encoder_group){.row = a->n_rows, .span = a->n_spans, .page = a->n_pages};
+    return g;
+}
+
+/* Work of a sequence, in products of one row: attention grows with the square. */
+static int64_t item_cost(const gs_encoder *b, const gs_batch_item *it) {
+    const gs_hparams *hp = &b->m->hp;
+    return (int64_t)it->n_tokens * (2 * hp->n_embd + hp->n_ff + it->n_tokens);
+}
+
+/*
+ * Gives each sequence an owner, the longest first to whoever has least (Graham 1969). false: the
+ * shares would be uneven by more than one in eight.
+ */
+static bool deal_out(gs_encoder *b) {
+    const gs_batch *batch = b->batch;
+    int64_t total = 0, most = 0;
+    memset(b->load, 0, (size_t)b->n_threads * sizeof *b->load);
+    for (int32_t i = 0; i < batch->n_items; i++) { /* few: sorted by insertion */
+        int32_t at = i;
+        for (; at > 0 && batch->items[b->order[at - 1]].n_tokens < batch->items[i].n_tokens; at--)
+            b->order[at] = b->order[at - 1];
+        b->order[at] = i;
+    }
+    for (int32_t k = 0; k < batch->n_items; k++) {
+        int least = 0;
+        for (int t = 1; t < b->n_threads; t++)
+            if (b->load[t] < b->load[least])
+                least = t;
+        int64_t cost = item_cost(b, &batch->items[b->order[k]]);
+        b->owner[b->order[k]] = least;
+        b->load[least] += cost;
+        total += cost;
+        most = b->load[least] > most ? b->load[least] : most;
+    }
+    return most * 8 * b->n_threads <= total * 9;
 }
 
 /* Tokens seen; the constant stands for loading queries and storing outputs. */
@@ -77,6 +118,29 @@ static void plan_split(gs_encoder *b) {
         a->split[t] = (int64_t)a->n_spans * n_heads;
 }
 
+/* Rows, spans and groups, owner after owner; or one group that all threads share. */
+static void plan(gs_encoder *b) {
+    encoder_area *a = b->area;
+    const gs_batch *batch = b->batch;
+    int32_t n_groups = 0;
+    a->n_rows = a->n_spans = a->n_pages = a->next_layer = 0;
+    a->shared = !deal_out(b);
+    for (int t = 0; t < (a->shared ? 1 : b->n_threads); t++) {
+        encoder_group *g = NULL;
+        a->first_group[t] = n_groups;
+        for (int32_t i = 0; i < batch->n_items; i++) {
+            if (!a->shared && b->owner[i] != t)
+                continue;
+            if (!g || (!a->shared && g->n_rows >= GS_ENCODER_GROUP))
+                g = new_group(a, &n_groups);
+            place_item(b, i, g);
+        }
+        a->first_group[t + 1] = n_groups;
+    }
+    if (a->shared)
+        plan_split(b);
+}
+
 static encoder_area *other_area(gs_encoder *b) {
     return b->area == &b->areas[0] ? &b->areas[1] : &b->areas[0];
 }
@@ -104,13 +168,17 @@ static int encoder_resume(gs_backend *base, gs_batch *batch) {
 
 static int encoder_forward(gs_backend *base, gs_batch *batch) {
     gs_encoder *b = (gs_encoder *)base;
-    encoder_area *a = b->area;
-    a->n_rows = a->n_spans = a->n_pages = a->next_layer = 0;
-    for (int32_t i = 0; i < batch->n_items; i++)
-        plan_item(b, &batch->items[i]);
-    if (a->n_rows == 0)
+    int32_t n_rows = 0;
+    GS_ASSERT(batch->n_items <= b->cfg.max_seqs);
+    for (int32_t i = 0; i < batch->n_items; i++) {
+        int32_t n = batch->items[i].n_tokens;
+        GS_ASSERT(n > 0 && n <= b->cfg.max_context && n <= b->cfg.max_batch_tokens - n_rows);
+        n_rows += n;
+    }
+    if (n_rows == 0)
         return GS_OK;
-    plan_split(b);
+    b->batch = batch;
+    plan(b);
     return run_layers(b, batch);
 }
 
@@ -153,7 +221,7 @@ static void carve_all(gs_encoder *b, gs_carver *c) {
     const gs_hparams *hp = &b->m->hp;
     size_t t = (size_t)b->cfg.max_batch_tokens, f = sizeof(float), rows = GS_ENCODER_ROWS;
     size_t ne = (size_t)hp->n_embd, nff = (size_t)hp->n_ff, half = (size_t)hp->n_rot / 2;
-    size_t threads = (size_t)b->n_threads;
+    size_t threads = (size_t)b->n_threads, seqs = (size_t)b->cfg.max_seqs;
     bool rotates = !b->m->positions.data;
     for (int i = 0; i < 2; i++) {
         encoder_area *a = &b->areas[i];
@@ -162,10 +230,16 @@ static void carve_all(gs_encoder *b, gs_carver *c) {
         a->sin_tab = rotates ? gs_carve(c, t, half * f) : NULL;
         a->rows = gs_carve(c, t, sizeof *a->rows);
         a->spans = gs_carve(c, t, sizeof *a->spans);
+        a->groups = gs_carve(c, seqs, sizeof *a->groups);
+        a->first_group = gs_carve(c, threads + 1, sizeof *a->first_group);
         a->split = gs_carve(c, threads + 1, sizeof *a->split);
+        a->item_row = gs_carve(c, seqs, sizeof *a->item_row);
     }
     b->q = gs_carve(c, t, ne * f);
     b->attn = gs_carve(c, t, ne * f);
+    b->order = gs_carve(c, seqs, sizeof *b->order);
+    b->owner = gs_carve(c, seqs, sizeof *b->owner);
+    b->load = gs_carve(c, threads, sizeof *b->load);
     b->pages = gs_carve(c, b->kv.n_blocks, sizeof *b->pages);
     b->freq = rotates ? gs_carve(c, half, sizeof *b->freq) : NULL;
     b->scratch = gs_carve(c, threads, sizeof *b->scratch);

@@ -10,6 +10,7 @@
 /* Rows that one thread takes through a chain of products: their activations stay in L2. */
 #define GS_ENCODER_ROWS  (8 * GS_TILE_ROWS)
 #define GS_ENCODER_QUERY 96 /* positions of one sequence that one attention unit takes */
+#define GS_ENCODER_GROUP 96 /* rows from which on a group takes no further sequence */
 
 typedef struct encoder_row {
     int32_t token, pos, type;
@@ -22,6 +23,14 @@ typedef struct encoder_span {
     int32_t n_keys, first_page; /* of the sequence */
 } encoder_span;
 
+/* Whole sequences that go through a layer together; what is between their products stays in the
+ * cache of one core. */
+typedef struct encoder_group {
+    int32_t row, n_rows;
+    int32_t span, n_spans;
+    int32_t page;
+} encoder_group;
+
 /* What a step that gives way between two layers needs to go on; the rest is written anew by each
  * layer. Of the two, one waits while other steps run in the other. */
 typedef struct encoder_area {
@@ -29,8 +38,12 @@ typedef struct encoder_area {
     float *cos_tab, *sin_tab; /* [T][n_rot / 2], with rotation */
     encoder_row *rows;        /* [T] */
     encoder_span *spans;      /* [T] */
-    int64_t *split;           /* [n_threads + 1] first attention unit of a thread */
+    encoder_group *groups;    /* [max_seqs] */
+    int32_t *first_group;     /* [n_threads + 1] of a thread */
+    int64_t *split;           /* [n_threads + 1] shared: first attention unit of a thread */
+    int32_t *item_row;        /* [max_seqs] first row of an item */
     int32_t n_rows, n_spans, n_pages;
+    bool shared; /* too few sequences to give each thread its own: one group, for all threads */
     int32_t next_layer; /* > 0: suspended before this layer */
 } encoder_area;
 
@@ -53,6 +66,8 @@ typedef struct gs_encoder {
     double *freq;             /* [n_rot / 2] radians per position; NULL: learned positions */
     float *q, *attn;          /* [T][n_embd] */
     encoder_scratch *scratch; /* [n_threads] */
+    int32_t *order, *owner;   /* [max_seqs] planning: items by length; whose they are */
+    int64_t *load;            /* [n_threads] */
     encoder_area areas[2];
     encoder_area *area; /* of the step in progress; the other one may wait */
     void *memory;

@@ -1,14 +1,17 @@
 /*
- * The forward pass of one step of an encoder, SPMD: every thread runs gs_encoder_step and takes a
- * contiguous share of the rows through all products, a block of rows at a time whose activations
- * stay in its L2 cache. Only attention mixes rows; it is dealt out by sequence and head. A layer:
+ * The forward pass of one step of an encoder, SPMD: every thread runs gs_encoder_step. A thread
+ * takes its own sequences, group after group, through a layer:
  *
  *     rows    QKV product, rotation; K and V to the pages
  *     units   attention                                     q, pages -> attn
  *     rows    output product, += x, LayerNorm,
  *             feed-forward, += x, LayerNorm
  *
- * with a barrier after each. Nothing here depends on which rows are in the batch together.
+ * with one barrier at the layer's end. Where a step has too few sequences for that, all threads
+ * share one group, by rows and by attention units, with a barrier after each line. Rows go through
+ * their products a block at a time whose activations stay in L2.
+ *
+ * Nothing here depends on which rows are in the batch together.
  */
 #include <math.h>
 #include <string.h>
@@ -22,7 +25,12 @@ typedef struct lane {
     encoder_area *a;
     encoder_scratch *s;
     int tid, n;
-    int r0, r1; /* its rows */
+    /* Its part of the group at hand: rows, attention units. */
+    int r0, r1;
+    int64_t u0, u1;
+    /* Row r has its queries and its attention in row r + row_shift of q and attn, its keys and
+     * values page_shift pages after where they were planned: groups take turns in one place. */
+    int32_t row_shift, page_shift;
 } lane;
 
 static void sync_all(const lane *t) {
@@ -95,15 +103,15 @@ static void place_rows(const lane *t, int32_t row, int32_t n, float *qkv) {
         for (int32_t h = 0; b->freq && h < 2 * hp->n_heads; h++) /* queries and keys */
             gs_rope(q + h * hp->head_dim, t->a->cos_tab + angle, t->a->sin_tab + angle, hp->n_rot,
                     hp->rope_neox);
-        memcpy(row_of(b->q, ne, row + r), q, (size_t)ne * sizeof *q);
+        memcpy(row_of(b->q, ne, row + r + t->row_shift), q, (size_t)ne * sizeof *q);
     }
     for (int32_t r = 0, end; r < n; r = end) {
         const encoder_row *first = &t->a->rows[row + r];
         const float *k = qkv + (int64_t)r * 3 * ne + ne;
         for (end = r + 1; end < n && t->a->rows[row + end].pos > 0;)
             end++;
-        gs_kv_store_rows(&b->kv, 0, b->pages + first->first_page, first->pos, end - r, k, k + ne,
-                         (int64_t)3 * ne);
+        gs_kv_store_rows(&b->kv, 0, b->pages + first->first_page + t->page_shift, first->pos,
+                         end - r, k, k + ne, (int64_t)3 * ne);
     }
 }
 
@@ -123,15 +131,15 @@ static void qkv_phase(const lane *t, const gs_encoder_layer *ly) {
 static void attn_phase(const lane *t) {
     gs_encoder *b = t->b;
     const gs_hparams *hp = &t->m->hp;
-    for (int64_t u = t->a->split[t->tid]; u < t->a->split[t->tid + 1]; u++) {
+    for (int64_t u = t->u0; u < t->u1; u++) {
         const encoder_span *s = &t->a->spans[u / hp->n_heads];
         int32_t head = (int32_t)(u % hp->n_heads);
-        int64_t at = (int64_t)s->row * hp->n_embd + (int64_t)head * hp->head_dim;
+        int64_t at = (int64_t)(s->row + t->row_shift) * hp->n_embd + (int64_t)head * hp->head_dim;
         gs_attn_item item = {.q = b->q + at,
                              .out = b->attn + at,
                              .ldq = hp->n_embd,
                              .ldo = hp->n_embd,
-                             .blocks = b->pages + s->first_page,
+                             .blocks = b->pages + s->first_page + t->page_shift,
                              .kv_head = head,
                              .n_group = 1,
                              .n_q = s->n_q,
@@ -175,7 +183,7 @@ static void rows_phase(const lane *t, const gs_encoder_layer *ly) {
     for (int i = 0; block_of(t, i, &row, &n); i++) {
         float *x = row_of(t->a->x, hp->n_embd, row);
         gs_act embd = {n, hp->n_embd, t->s->act_embd}, ff = {n, hp->n_ff, t->s->act_ff};
-        gs_act_quant(&embd, row_of(t->b->attn, hp->n_embd, row), hp->n_embd, 0, n,
+        gs_act_quant(&embd, row_of(t->b->attn, hp->n_embd, row + t->row_shift), hp->n_embd, 0, n,
                      gs_act_need(ly->wo.type));
         gemm(&ly->wo, &embd, x, hp->n_embd, ly->bo, GS_GEMM_ADD);
         norm_rows(t, x, n, ly->attn_norm, ly->attn_norm_bias, &embd, for_up);
@@ -220,9 +228,9 @@ static float score(const lane *t, const float *state) {
 static void pool_items(const lane *t) {
     const gs_batch *batch = t->b->batch;
     const int32_t n_embd = t->m->hp.n_embd;
-    for (int32_t i = 0, row = 0; i < batch->n_items; row += batch->items[i++].n_tokens) {
+    for (int32_t i = 0; i < batch->n_items; i++) {
         const gs_batch_item *it = &batch->items[i];
-        const float *states = row_of(t->a->x, n_embd, row);
+        const float *states = row_of(t->a->x, n_embd, t->a->item_row[i]);
         if (!it->embedding || i % t->n != t->tid)
             continue;
         if (t->b->pooling == GS_POOLING_RANK)
@@ -233,27 +241,56 @@ static void pool_items(const lane *t) {
     }
 }
 
+/* This thread's part of group g. */
+static void enter_group(lane *t, const encoder_group *g) {
+    const encoder_group *first = &t->a->groups[t->a->first_group[t->a->shared ? 0 : t->tid]];
+    t->row_shift = first->row - g->row;
+    t->page_shift = first->page - g->page;
+    if (t->a->shared) {
+        gs_act_share(t->a->n_rows, t->tid, t->n, &t->r0, &t->r1);
+        t->u0 = t->a->split[t->tid];
+        t->u1 = t->a->split[t->tid + 1];
+        return;
+    }
+    t->r0 = g->row;
+    t->r1 = g->row + g->n_rows;
+    t->u0 = (int64_t)g->span * t->m->hp.n_heads;
+    t->u1 = t->u0 + (int64_t)g->n_spans * t->m->hp.n_heads;
+}
+
+static void layer_pass(lane *t, int32_t layer) {
+    const encoder_area *a = t->a;
+    const gs_encoder_layer *ly = &t->m->encoder_layers[layer];
+    const int tid = a->shared ? 0 : t->tid;
+    for (int32_t g = a->first_group[tid]; g < a->first_group[tid + 1]; g++) {
+        enter_group(t, &a->groups[g]);
+        if (layer == 0)
+            embed_rows(t);
+        qkv_phase(t, ly);
+        if (a->shared)
+            sync_all(t);
+        attn_phase(t);
+        if (a->shared)
+            sync_all(t);
+        rows_phase(t, ly);
+    }
+}
+
 void gs_encoder_step(void *arg, int tid, int n_threads) {
     gs_encoder *b = arg;
-    const gs_hparams *hp = &b->m->hp;
     lane t = {.b = b, .m = b->m, .a = b->area, .s = &b->scratch[tid], .tid = tid, .n = n_threads};
-    gs_act_share(t.a->n_rows, tid, n_threads, &t.r0, &t.r1);
-    if (b->first_layer == 0)
-        embed_rows(&t);
-    for (int32_t layer = b->first_layer; layer < hp->n_layers; layer++) {
-        const gs_encoder_layer *ly = &b->m->encoder_layers[layer];
-        qkv_phase(&t, ly);
-        sync_all(&t);
-        attn_phase(&t);
-        sync_all(&t);
-        rows_phase(&t, ly);
+    for (int32_t layer = b->first_layer; layer < b->m->hp.n_layers; layer++) {
+        layer_pass(&t, layer);
         decide(&t);
         sync_all(&t);
-        if (b->give_way && layer + 1 < hp->n_layers) {
+        if (b->give_way && layer + 1 < b->m->hp.n_layers) {
             if (tid == 0)
                 t.a->next_layer = layer + 1;
             return;
         }
+        /* Nobody decides again before all have read the answer. */
+        if (b->batch->should_yield)
+            sync_all(&t);
     }
     pool_items(&t);
 }
