@@ -57,7 +57,7 @@ static void message_head(gs_jsonw *w, const gs_req *r) {
     key_str(w, "id", r->id);
     key_str(w, "type", "message");
     key_str(w, "role", "assistant");
-    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->api->cfg.model->name);
+    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->m->name);
     gs_jsonw_key(w, "content");
 }
 

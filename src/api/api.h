@@ -32,6 +32,7 @@ typedef struct gs_served_model {
     gs_model_facts facts;
     int64_t created_s;
     double load_ms;
+    int32_t lane; /* of the engine */
 } gs_served_model;
 
 /* Another name under which the model is listed and asked for. */

@@ -152,7 +152,7 @@ typedef struct plan {
 } plan;
 
 static plan make_plan(const gs_req *r) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     const gs_constraint *c = &r->p.constraint;
     plan p = {0};
     /* A client's grammar stands alone: what the answer may be is all in it. */
@@ -168,7 +168,7 @@ static plan make_plan(const gs_req *r) {
 }
 
 static void write_lark(gs_buf *out, const gs_req *r, const plan *p) {
-    const gs_tokenizer *t = r->api->cfg.model->tokenizer;
+    const gs_tokenizer *t = r->m->tokenizer;
     gs_buf_str(out, "start: ");
     if (p->thinks) {
         gs_buf_str(out, "thoughts gap ");
@@ -197,7 +197,7 @@ static int get_grammar(gs_req *r, gs_grammar **out, char *err, size_t errlen) {
         [GS_CONSTRAINT_GRAMMAR] = GS_GRAMMAR_LARK,
     };
     const gs_constraint *c = &r->p.constraint;
-    gs_grammars *all = r->api->cfg.model->grammars;
+    gs_grammars *all = r->m->grammars;
     plan p = make_plan(r);
     if (!p.calls && !p.thinks && !p.may_think)
         return gs_grammars_get(all, kinds[c->kind], c->text ? c->text : "", c->n, out, err, errlen);
@@ -227,7 +227,7 @@ int gs_req_constrain(gs_req *r) {
     gs_grammar *g = NULL;
     if (!gs_req_is_constrained(r))
         return 0;
-    if (!r->api->cfg.model->grammars)
+    if (!r->m->grammars)
         return gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, field,
                            "'%s': this server can't constrain its output.", field);
     int rc = get_grammar(r, &g, err, sizeof(err));

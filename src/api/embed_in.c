@@ -106,7 +106,7 @@ int gs_embed_read(gs_req *r) {
     const json_t *format = json_object_get(r->body, "encoding_format");
     const json_t *query = json_object_get(r->body, "query");
     gs_backend_info info;
-    gs_engine_info(r->api->engine, &info);
+    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
     r->p.n = 1;
     r->e.truncate = form->truncate;
     if (gs_fields_read(gs_embed_fields, form->where, r->body, &r->e, &r->error) != 0)
@@ -140,7 +140,7 @@ static int no_text(gs_req *r, int32_t i, const char *what) {
 }
 
 static int put_ids(gs_req *r, int32_t i, const json_t *v) {
-    const int32_t n_vocab = gs_tok_n_vocab(r->api->cfg.model->tokenizer);
+    const int32_t n_vocab = gs_tok_n_vocab(r->m->tokenizer);
     const size_t n = json_array_size(v);
     if (gs_ids_reserve(&r->prompts[i], n) != 0)
         return gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
@@ -156,7 +156,7 @@ static int put_ids(gs_req *r, int32_t i, const json_t *v) {
 
 static int encode(gs_req *r, const json_t *text, int flags, gs_ids *ids) {
     char err[256] = "";
-    int rc = gs_tok_encode(r->api->cfg.model->tokenizer, json_string_value(text),
+    int rc = gs_tok_encode(r->m->tokenizer, json_string_value(text),
                            json_string_length(text), flags, ids, err, sizeof(err));
     if (rc != 0)
         gs_api_fail(&r->error, rc, r->dialect->embeds->input, "'%s': %s", r->dialect->embeds->input,
@@ -167,7 +167,7 @@ static int encode(gs_req *r, const json_t *text, int flags, gs_ids *ids) {
 /* The text's ids after what *out holds already: the second of a pair brings no first token of its
  * own, which would say that the pair begins anew. */
 static int put_text(gs_req *r, const json_t *text, gs_ids *out) {
-    const gs_tokenizer *t = r->api->cfg.model->tokenizer;
+    const gs_tokenizer *t = r->m->tokenizer;
     const size_t from = out->len;
     int rc = encode(r, text, GS_TOK_ADD_SPECIAL, out);
     if (rc == 0 && from > 0 && out->len > from && out->data[from] == gs_tok_bos(t)) {
@@ -200,7 +200,7 @@ static int cut(gs_req *r, int32_t i) {
     }
     const int32_t last = ids->data[ids->len - 1];
     ids->len = most;
-    if (gs_tok_is_control(r->api->cfg.model->tokenizer, last))
+    if (gs_tok_is_control(r->m->tokenizer, last))
         ids->data[most - 1] = last;
     return 0;
 }

@@ -41,7 +41,7 @@ static void head(gs_jsonw *w, const gs_req *r) {
     char now[48];
     gs_ollama_now(now, sizeof(now));
     gs_jsonw_obj(w);
-    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->api->cfg.model->name);
+    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->m->name);
     key_str(w, "created_at", now);
 }
 

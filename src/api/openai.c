@@ -64,7 +64,7 @@ static void finish_reason(gs_jsonw *w, const char *reason) {
 /* No memory: an empty piece. Its text is in the answer anyway. */
 static void token_bytes(const gs_req *r, int32_t id, gs_buf *piece) {
     gs_buf_clear(piece);
-    gs_tok_piece(r->api->cfg.model->tokenizer, id, true, piece);
+    gs_tok_piece(r->m->tokenizer, id, true, piece);
 }
 
 /* {"token": ..., "logprob": ..., "bytes": [...]}, left open for more members. */

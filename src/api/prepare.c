@@ -131,7 +131,7 @@ static bool begins_with_bos(const gs_served_model *m, const char *text, size_t n
 /* The template's text of the messages as ids, in place of what *ids held. NULL:
  * no memory. */
 static int render_as(gs_req *r, const json_t *messages, const json_t *tools, gs_ids *ids) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     char *mj = messages ? json_dumps(messages, JSON_COMPACT) : NULL;
     char *tj = tools ? json_dumps(tools, JSON_COMPACT) : NULL;
     char *xj = r->p.template_vars ? json_dumps(r->p.template_vars, JSON_COMPACT) : NULL;
@@ -166,7 +166,7 @@ static int render_as(gs_req *r, const json_t *messages, const json_t *tools, gs_
 /* Whatever form of calls and tools the template takes. */
 static int render(gs_req *r, const json_t *messages, gs_ids *ids) {
     const json_t *tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools;
-    bool untaught = tools && !gs_chat_knows_tools(r->api->cfg.model->chat);
+    bool untaught = tools && !gs_chat_knows_tools(r->m->chat);
     json_t *other = untaught ? gs_messages_without_tools(messages, tools, true) : NULL;
     int rc = untaught ? render_as(r, other, NULL, ids) : render_as(r, messages, tools, ids);
     if (rc == GS_ERR_INVALID && (untaught || gs_messages_have_calls(messages))) {
@@ -267,7 +267,7 @@ static int prepare_chat(gs_req *r) {
 /* What the user typed is the whole prompt, so it may spell control tokens where
  * asked to. */
 static int text_flags(const gs_req *r, const json_t *v) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     if (!r->p.parse_special)
         return GS_TOK_ADD_SPECIAL;
     bool has_bos = begins_with_bos(m, json_string_value(v), json_string_length(v));
@@ -277,7 +277,7 @@ static int text_flags(const gs_req *r, const json_t *v) {
 /* BOS PREFIX prompt SUFFIX suffix MIDDLE: the order that models are trained to
  * continue. */
 static int prompt_fim(gs_req *r, const json_t *prefix, const json_t *suffix) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     const gs_model_facts *f = &m->facts;
     gs_ids *ids = &r->prompts[0];
     char err[256] = "";
@@ -305,7 +305,7 @@ static int prompt_fim(gs_req *r, const json_t *prefix, const json_t *suffix) {
 }
 
 static int prompt_text(gs_req *r, int32_t i, const json_t *v) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     char err[256] = "";
     int rc = gs_tok_encode(m->tokenizer, json_string_value(v), json_string_length(v),
                            text_flags(r, v), &r->prompts[i], err, sizeof(err));
@@ -317,7 +317,7 @@ static int prompt_text(gs_req *r, int32_t i, const json_t *v) {
 }
 
 static int prompt_ids(gs_req *r, int32_t i, const json_t *v) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     size_t n = json_array_size(v);
     if (gs_ids_reserve(&r->prompts[i], n) != 0)
         return gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");

@@ -327,12 +327,13 @@ static void describe_seq(gs_req *r, int32_t choice, gs_seq *q) {
     q->desc.arrival_ns = r->began_ns;
     q->owner = &r->choices[choice];
     q->index = choice;
+    q->lane = r->m->lane;
 }
 
 static gs_seq *make_seq(gs_req *r, int32_t choice) {
     const gs_ids *prompt = &r->prompts[choice / r->p.n];
     gs_backend_info info;
-    gs_engine_info(r->api->engine, &info);
+    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
     int32_t context =
         r->p.num_ctx > 0 && r->p.num_ctx < info.max_context ? r->p.num_ctx : info.max_context;
     int32_t left = context - (int32_t)prompt->len;
@@ -348,7 +349,7 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
         return NULL;
     }
     size_t n_eog;
-    q->sampler.eog = gs_tok_eog(r->api->cfg.model->tokenizer, &n_eog);
+    q->sampler.eog = gs_tok_eog(r->m->tokenizer, &n_eog);
     q->sampler.n_eog = (int32_t)n_eog;
     describe_seq(r, choice, q);
     q->desc.cache_scope = r->cache_scope;
@@ -362,7 +363,7 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
 /* How the answers are to be read. A call that a grammar forces, or that may take the place of a
  * constrained answer, is bare JSON (constrain.c). */
 static gs_outparse_config parser_config(const gs_req *r) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     gs_outparse_config c = {
         .format = r->p.chat ? m->format : NULL,
         .tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools,
@@ -375,7 +376,7 @@ static gs_outparse_config parser_config(const gs_req *r) {
 }
 
 static bool make_choices(gs_req *r) {
-    const gs_tokenizer *t = r->api->cfg.model->tokenizer;
+    const gs_tokenizer *t = r->m->tokenizer;
     int32_t n = r->n_prompts * r->p.n;
     r->choices = gs_calloc((size_t)n, sizeof(*r->choices));
     if (!r->choices)
@@ -411,7 +412,7 @@ static bool may_send(const gs_req *r) {
 /* Keeps so many of a request's texts with the engine, in order. */
 static void send_texts(gs_req *r) {
     gs_backend_info info;
-    gs_engine_info(r->api->engine, &info);
+    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
     for (; r->n_sent < r->n_choices && may_send(r); r->n_sent++) {
         gs_choice *c = &r->choices[r->n_sent];
         const gs_ids *ids = &r->prompts[r->n_sent];
@@ -516,7 +517,7 @@ int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
 }
 
 static int check_suffix(gs_req *r) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     const json_t *v = json_object_get(r->body, "suffix");
     if (!v || json_is_null(v))
         return 0;
@@ -535,14 +536,14 @@ static int check_suffix(gs_req *r) {
 
 static int32_t context_of(const gs_req *r) {
     gs_backend_info info;
-    gs_engine_info(r->api->engine, &info);
+    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
     bool capped = r->p.num_ctx > 0 && r->p.num_ctx < info.max_context;
     return capped ? r->p.num_ctx : info.max_context;
 }
 
 static int check_generates(gs_req *r) {
     gs_backend_info info;
-    gs_engine_info(r->api->engine, &info);
+    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
     if (!info.whole_prompts)
         return 0;
     return gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "model",
@@ -552,7 +553,7 @@ static int check_generates(gs_req *r) {
 }
 
 static int read_params(gs_req *r, bool chat) {
-    const gs_served_model *m = r->api->cfg.model;
+    const gs_served_model *m = r->m;
     const char *asked = json_string_value(json_object_get(r->body, "model"));
     int rc = gs_api_check_model(r->api, r->body, &r->error);
     if (rc == 0)
@@ -599,6 +600,7 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
     }
     *r = (gs_req){.api = a,
                   .rq = rq,
+                  .m = a->cfg.model,
                   .dialect = d,
                   .body = body,
                   .note = note,
@@ -706,7 +708,7 @@ static void rejected(gs_req *r, const gs_choice *c, const gs_admission *adm) {
         adm->field && strcmp(adm->field, "prompt") == 0 && r->p.chat ? "messages" : adm->field;
     if (adm->code == GS_ERR_CONTEXT) {
         gs_backend_info info;
-        gs_engine_info(r->api->engine, &info);
+        gs_engine_lane_info(r->api->engine, r->m->lane, &info);
         gs_api_fail(e, adm->code, param,
                     "The prompt has %zu tokens; this model's context is %d tokens.",
                     r->prompts[c->index / r->p.n].len, info.max_context);
@@ -754,7 +756,7 @@ static int show_control(gs_req *r, gs_choice *c, int32_t token) {
     int rc = gs_stop_finish(&c->stop, &r->shown);
     if (rc == 0 && r->shown.len > 0)
         rc = gs_outparse_feed(&c->parse, r->shown.data, r->shown.len);
-    gs_str s = gs_tok_spelling(r->api->cfg.model->tokenizer, token);
+    gs_str s = gs_tok_spelling(r->m->tokenizer, token);
     return rc == 0 ? gs_outparse_control(&c->parse, s.data, s.len) : rc;
 }
 
@@ -763,7 +765,7 @@ static int show_token(gs_req *r, gs_choice *c, int32_t token) {
     int rc = gs_detok_push(&c->detok, token, &r->piece);
     if (rc == 0)
         rc = show_piece(r, c, false);
-    if (rc == 0 && gs_tok_is_control(r->api->cfg.model->tokenizer, token))
+    if (rc == 0 && gs_tok_is_control(r->m->tokenizer, token))
         rc = show_control(r, c, token);
     return rc;
 }
@@ -896,7 +898,7 @@ static void text_rejected(gs_req *r, gs_choice *c, const gs_admission *adm) {
 
 static void text_ended(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     gs_backend_info info;
-    gs_engine_info(r->api->engine, &info);
+    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
     keep_story(r, c, end);
     const bool wanted = r->state != GS_REQ_DONE;
     int rc = 0;

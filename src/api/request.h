@@ -129,6 +129,7 @@ struct gs_req {
     gs_embed_params e;           /* with dialect->embeds, in place of most of p */
     gs_class cls;                /* asked for; once admitted, given */
     bool class_fixed;            /* asked for by the client */
+    const gs_served_model *m;    /* that answers */
     const char *model;           /* the name it was asked for by, as it is served */
     const gs_model_alias *alias; /* or NULL */
     uint32_t person;

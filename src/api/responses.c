@@ -158,7 +158,7 @@ static void response(gs_jsonw *w, const gs_req *r, bool ended) {
         gs_jsonw_raw(w, "{\"reason\":\"max_output_tokens\"}", 30);
     else
         gs_jsonw_null(w);
-    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->api->cfg.model->name);
+    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->m->name);
     gs_jsonw_key(w, "output");
     gs_jsonw_arr(w);
     for (int32_t i = 0; ended && i < r->blocks.n; i++)
