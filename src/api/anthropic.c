@@ -287,10 +287,10 @@ const gs_field gs_anthropic_fields[] = {
     GS_ROWS_END};
 
 static const gs_route routes[] = {
-    {"POST", "/v1/messages", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS, post_messages,
+    {"POST", "/v1/messages", GS_ROUTE_GENERATES, post_messages,
      "Answer a conversation", .fields = gs_anthropic_fields, .where = 1,
      .answer = "AnthropicMessage", .stream = "text/event-stream"},
-    {"POST", "/v1/messages/count_tokens", GS_ROUTE_MODEL | GS_ROUTE_BODY, post_count,
+    {"POST", "/v1/messages/count_tokens", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_USES, post_count,
      "Count a conversation's tokens", .fields = gs_anthropic_fields, .where = 2,
      .answer = "AnthropicCount"},
     {.path = NULL},

@@ -68,7 +68,10 @@ static void pump(gs_api *a) {
     int n = 0;
     for (; n < TURN_EVENTS && a->engine && gs_engine_poll(a->engine, &ev); n++) {
         if (ev.kind == GS_EVENT_ANSWER) {
-            gs_api_answered(a, ev.u.answer);
+            if (ev.u.answer->kind >= GS_QUERY_ATTACH)
+                gs_models_answered(a, ev.u.answer);
+            else
+                gs_api_answered(a, ev.u.answer);
             continue;
         }
         const gs_choice *c = ev.seq->owner;
@@ -84,6 +87,7 @@ static void on_wake(uv_async_t *h) {
     gs_api *a = h->data;
     if (a->store)
         gs_store_poll(a->store);
+    gs_models_pump(a);
     pump(a);
 }
 
@@ -97,6 +101,7 @@ static void on_tick(uv_timer_t *h) {
     gs_api *a = h->data;
     int64_t now_ns = gs_now_ns();
     gs_api_keys_refresh(a);
+    gs_models_tick(a, now_ns);
     if (a->engine) {
         gs_engine_stats s;
         gs_engine_get_stats(a->engine, &s);
@@ -116,7 +121,7 @@ static void on_gone(void *user, gs_http_request *rq) {
     if (r)
         gs_req_gone(r);
     else if (!gs_api_job_gone(user, rq) && !gs_api_query_gone(user, rq) &&
-             !gs_live_gone(((gs_api *)user)->viewers, rq))
+             !gs_models_gone(user, rq) && !gs_live_gone(((gs_api *)user)->viewers, rq))
         gs_http_end(rq);
 }
 
@@ -158,6 +163,8 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
                                    : GS_ERR_NOMEM;
     if (rc == 0)
         rc = gs_live_create(a);
+    if (rc == 0)
+        rc = gs_models_create(a);
     if (rc != 0) {
         free_parts(a);
         return gs_fail(err, errlen, rc,
@@ -254,6 +261,7 @@ void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg
     gs_http_server_drain(a->http);
     uv_timer_start(&a->tick, on_tick, DRAIN_TICK_MS, DRAIN_TICK_MS);
     gs_info("api", "draining requests=%d", a->n_live);
+    gs_models_drain(a);
     drain_step(a);
 }
 
@@ -265,6 +273,7 @@ void gs_api_free(gs_api *a) {
     bool closed = false;
     if (!a)
         return;
+    gs_models_free(a);
     gs_store_free(a->store); /* its thread wakes this object, too */
     a->wake.data = &closed;
     uv_close((uv_handle_t *)&a->wake, wake_closed);

@@ -7,6 +7,7 @@
 #ifndef GS_API_API_H
 #define GS_API_API_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
@@ -32,8 +33,44 @@ typedef struct gs_served_model {
     gs_model_facts facts;
     int64_t created_s;
     double load_ms;
-    int32_t lane; /* of the engine */
+    int32_t lane;   /* of the engine */
+    uint64_t bytes; /* weights, KV and buffers */
 } gs_served_model;
+
+#define GS_KEEP_FOREVER INT64_MAX
+
+/* A model beside the first that requests can ask for. */
+typedef struct gs_model_spec {
+    const char *name;
+    bool pinned;          /* once loaded it stays; at start it is loaded */
+    int64_t keep_ns;      /* it stays so long after its last use; GS_KEEP_FOREVER */
+    uint64_t bytes;       /* that it will need, about */
+    int32_t context;      /* about, until it is loaded; 0: not known */
+    gs_model_facts facts; /* what its file says */
+    void *impl;           /* the loader's */
+} gs_model_spec;
+
+/* A model in memory, as the loader hands it over. */
+typedef struct gs_loaded_model {
+    gs_served_model *served; /* the loader's until it is released */
+    gs_backend *backend;     /* the engine's from then on */
+    const gs_cost *cost;     /* NULL: learned */
+    gs_prepare_fn prepare;   /* for GS_QUERY_ATTACH */
+    void *prepare_arg;
+    uint64_t bytes; /* as in served */
+    void *impl;     /* the loader's; NULL: nothing there */
+} gs_loaded_model;
+
+/* How models are brought into memory. Called on a thread of its own, one call at a time; release
+ * at the end also on the event-loop thread. */
+typedef struct gs_model_loading {
+    void *arg;
+    /* room: bytes that it may take. percent: how far it is; once negative, it gives up. */
+    int (*load)(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int *percent,
+                gs_loaded_model *out, char *err, size_t errlen);
+    /* All of it, and the backend unless that is NULL; zeroes *m. */
+    void (*release)(void *arg, gs_loaded_model *m);
+} gs_model_loading;
 
 /* Another name under which the model is listed and asked for. */
 typedef struct gs_model_alias {
@@ -46,7 +83,11 @@ typedef struct gs_model_alias {
 
 typedef struct gs_api_config {
     const gs_served_model *model; /* borrowed; read only after the engine is READY */
-    const char *const *api_keys;  /* these may do everything but change the server */
+    const gs_model_spec *models;  /* [n_models] further ones; borrowed */
+    int n_models;
+    const gs_model_loading *loading; /* of those */
+    uint64_t memory_bytes;           /* for all models together; 0: no bound */
+    const char *const *api_keys;     /* these may do everything but change the server */
     int n_api_keys;
     const char *keys_file; /* of `gamasot keys`, read again when it changes; NULL: none */
     const gs_model_alias *aliases;

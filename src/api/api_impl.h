@@ -4,6 +4,7 @@
 
 #include "api/api.h"
 #include "api/keys.h"
+#include "api/models.h"
 #include "api/request.h"
 #include "metrics/metrics.h"
 #include "store/store.h"
@@ -51,6 +52,7 @@ typedef struct gs_live gs_live;           /* live.c */
 typedef struct gs_past {
     char id[48]; /* the request's; "": free */
     int32_t index;
+    const char *model; /* static, as all names of models are */
     uint32_t person;
     uint64_t scope;
     gs_explain x;
@@ -66,6 +68,7 @@ struct gs_api {
     gs_store *store; /* NULL: nothing can be kept */
     gs_persons persons;
     gs_key_ring keys;
+    gs_models models;
     gs_req *live;          /* list */
     gs_api_job *jobs;      /* list of those on worker threads */
     gs_api_query *queries; /* list of those that wait for the engine's answer */
@@ -105,8 +108,8 @@ const char *gs_api_person_name(const gs_api *a, uint32_t person);
 /* Sets person, cache_scope, cls and class_fixed of a request whose fields have been read. */
 void gs_req_classify(gs_req *r);
 
-/* names.c: the names under which models are asked for */
-/* The i-th one, the model first, then its aliases in order; NULL: no more. After READY. */
+/* models.c: the names under which models are asked for */
+/* The i-th one, models first, then their aliases, each in order; NULL: no more. After READY. */
 const char *gs_api_served_name(const gs_api *a, int i);
 
 /* routes.c */

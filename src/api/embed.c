@@ -251,9 +251,12 @@ static void post_embeddings(gs_api *a, gs_http_request *rq, json_t *body) {
 static void answer_ollama(gs_api *a, gs_http_request *rq, json_t *body, const gs_dialect *d) {
     gs_api_error e = {0};
     size_t body_bytes;
-    bool unload;
+    int64_t keep_ns;
     gs_http_body(rq, &body_bytes);
-    if (gs_ollama_keep_alive(body, &unload, &e) == 0) {
+    if (gs_ollama_keep_alive(body, &keep_ns, &e) == 0) {
+        gs_model_entry *m = gs_models_of_body(a, body);
+        if (m && keep_ns != GS_OLLAMA_KEEP_UNSAID)
+            gs_models_keep(m, keep_ns);
         gs_api_start(a, rq, body, NULL, d, false);
         return;
     }
@@ -277,7 +280,7 @@ static void post_rerank(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_api_start(a, rq, body, note, &rank_dialect, false);
 }
 
-#define FLAGS (GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS)
+#define FLAGS (GS_ROUTE_GENERATES)
 
 // clang-format off
 static const gs_route routes[] = {

@@ -156,8 +156,8 @@ static int put_ids(gs_req *r, int32_t i, const json_t *v) {
 
 static int encode(gs_req *r, const json_t *text, int flags, gs_ids *ids) {
     char err[256] = "";
-    int rc = gs_tok_encode(r->m->tokenizer, json_string_value(text),
-                           json_string_length(text), flags, ids, err, sizeof(err));
+    int rc = gs_tok_encode(r->m->tokenizer, json_string_value(text), json_string_length(text),
+                           flags, ids, err, sizeof(err));
     if (rc != 0)
         gs_api_fail(&r->error, rc, r->dialect->embeds->input, "'%s': %s", r->dialect->embeds->input,
                     err[0] ? err : gs_err_text(rc));

@@ -94,9 +94,24 @@ void gs_api_error_body(gs_error_shape shape, const gs_api_error *e, gs_buf *out)
     gs_jsonw_end_obj(&w);
 }
 
+/* Its head went out while it waited for its model: the error is the whole body. */
+static void end_with_error(gs_http_request *rq, const gs_api_error *e) {
+    const bool events = strcmp(gs_http_begun(rq), "text/event-stream") == 0;
+    gs_buf out = {0};
+    gs_buf_str(&out, events ? "data: " : "");
+    gs_api_error_body(gs_api_error_shape(gs_http_path(rq)), e, &out);
+    gs_buf_str(&out, events ? "\n\n" : "\n");
+    gs_http_reply(rq, out.failed ? 500 : 200, NULL, out.data, out.len);
+    gs_buf_deinit(&out);
+}
+
 void gs_api_reply_error(gs_http_request *rq, const gs_api_error *e) {
     gs_buf out = {0};
     int status = status_of(e);
+    if (gs_http_begun(rq)) {
+        end_with_error(rq, e);
+        return;
+    }
     if (status == 499) /* nginx's number for a client that left; never put on the wire */
         status = 500;
     if (e->retry_after_ns > 0 || status == 503 || status == 429) {

@@ -145,6 +145,8 @@ static const struct {
 };
 
 static int32_t find_fim(const gs_gguf *g, const gs_tokenizer *t, int which) {
+    if (!t)
+        return -1;
     for (size_t i = 0; i < 2; i++) {
         uint32_t id = 0;
         if (gs_gguf_get_u32(g, fim_names[which].keys[i], &id, NULL, 0) == 0 &&

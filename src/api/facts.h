@@ -24,7 +24,8 @@ typedef struct gs_model_facts {
     int32_t fim_prefix, fim_suffix, fim_middle;
 } gs_model_facts;
 
-/* 0 or GS_ERR_NOMEM. A zeroed gs_model_facts is valid and empty. */
+/* t NULL: nothing of fill-in-the-middle. 0 or GS_ERR_NOMEM. A zeroed gs_model_facts is valid and
+ * empty. */
 int gs_model_facts_read(const gs_gguf *g, const gs_tokenizer *t, gs_model_facts *out);
 void gs_model_facts_deinit(gs_model_facts *f);
 

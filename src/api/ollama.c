@@ -5,8 +5,7 @@
 #include "api/ollama.h"
 #include "base/err.h"
 
-/* An empty request loads or unloads in Ollama. Here the model is loaded and stays: the answer is
- * the one that clients wait for. */
+/* An empty request loads the model, which it is by now, or sends it away. */
 static void reply_loaded(const gs_api *a, gs_http_request *rq, const json_t *body, bool chat,
                          bool unload) {
     const char *asked = json_string_value(json_object_get(body, "model"));
@@ -51,8 +50,15 @@ static void answer(gs_api *a, gs_http_request *rq, json_t *body, read_fn read,
     bool ok = gs_api_check_model(a, body, &e) == 0 && read(body, a->cfg.model->name, &in, &e) == 0;
     if (!ok)
         gs_api_reply_error(rq, &e);
-    else if (!in.body)
-        reply_loaded(a, rq, body, d == &gs_dialect_ollama_chat, in.unload);
+    gs_model_entry *m = ok ? gs_models_of_body(a, body) : NULL;
+    if (m && in.keep_ns != GS_OLLAMA_KEEP_UNSAID)
+        gs_models_keep(m, in.keep_ns);
+    if (m && !in.body) { /* a use of no length: it counts from now, or goes */
+        gs_models_use(m);
+        gs_models_done(a, m);
+    }
+    if (ok && !in.body)
+        reply_loaded(a, rq, body, d == &gs_dialect_ollama_chat, in.keep_ns == 0);
     gs_api_discard(a, body, body_bytes);
     if (ok && in.body)
         gs_api_start(a, rq, in.body, NULL, d, in.chat);
@@ -66,7 +72,7 @@ static void post_generate(gs_api *a, gs_http_request *rq, json_t *body) {
     answer(a, rq, body, gs_ollama_generate_in, &gs_dialect_ollama_generate);
 }
 
-#define GENERATES (GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS | GS_ROUTE_ANY_TYPE)
+#define GENERATES (GS_ROUTE_GENERATES | GS_ROUTE_ANY_TYPE)
 
 // clang-format off
 static const gs_route routes[] = {

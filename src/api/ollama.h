@@ -18,9 +18,9 @@
 #define GS_OLLAMA_FOREVER "2318-01-01T00:00:00Z"
 
 typedef struct gs_ollama_in {
-    json_t *body; /* OpenAI's form, new; NULL: load or unload, nothing to generate */
-    bool chat;    /* of messages; else of a raw text */
-    bool unload;  /* with body NULL */
+    json_t *body;    /* OpenAI's form, new; NULL: load or unload, nothing to generate */
+    bool chat;       /* of messages; else of a raw text */
+    int64_t keep_ns; /* keep_alive */
 } gs_ollama_in;
 
 /* 0 or e->code. model: to name in errors. */
@@ -28,8 +28,11 @@ int gs_ollama_chat_in(const json_t *body, const char *model, gs_ollama_in *out, 
 int gs_ollama_generate_in(const json_t *body, const char *model, gs_ollama_in *out,
                           gs_api_error *e);
 
-/* Checks keep_alive; *zero: it asks for the model to go at once. 0 or e->code. */
-int gs_ollama_keep_alive(const json_t *body, bool *zero, gs_api_error *e);
+#define GS_OLLAMA_KEEP_UNSAID (-1)
+/* keep_alive: 0, a time, GS_KEEP_FOREVER or UNSAID. 0 or e->code. */
+int gs_ollama_keep_alive(const json_t *body, int64_t *keep_ns, gs_api_error *e);
+/* Nothing to answer, and the model is to go: it need not be loaded for that. */
+bool gs_ollama_sends_away(const gs_route *route, const json_t *body);
 
 /* "2026-11-29T23:31:44.123456789Z", now. */
 void gs_ollama_now(char *out, size_t n);

@@ -10,42 +10,63 @@
 
 /* ---- keep_alive: seconds, or Go's durations ("5m", "-1s", "1h30m") --------------------------- */
 
-/* Go's units; what is no duration gives false. */
-static bool is_duration(const char *s) {
-    static const char *const units[] = {"ns", "us", "ms", "s", "m", "h"};
+/* Seconds that a text of Go's form means. False: it is no duration. */
+static bool read_duration(const char *s, double *out) {
+    static const struct {
+        const char *name;
+        double s;
+    } units[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+    const bool negative = *s == '-';
+    double sum = 0;
     s += *s == '-' || *s == '+';
     if (!isdigit((unsigned char)*s) && *s != '.')
         return false;
     while (*s) {
         size_t n = strspn(s, "0123456789."), i = 0;
+        const double number = strtod(s, NULL);
         s += n;
-        if (*s == '\0')
-            return true; /* a bare number counts seconds, as it does outside a string */
-        while (i < 6 && strncmp(s, units[i], strlen(units[i])) != 0)
+        if (*s == '\0') { /* a bare number counts seconds, as it does outside a string */
+            sum += number;
+            break;
+        }
+        while (i < 6 && strncmp(s, units[i].name, strlen(units[i].name)) != 0)
             i++;
         if (n == 0 || i == 6)
             return false;
-        s += strlen(units[i]);
+        sum += number * units[i].s;
+        s += strlen(units[i].name);
     }
+    *out = negative ? -sum : sum;
     return true;
 }
 
-/* Whether it asks for the model to go at once; the model stays all the same. */
-int gs_ollama_keep_alive(const json_t *body, bool *zero, gs_api_error *e) {
+int gs_ollama_keep_alive(const json_t *body, int64_t *keep_ns, gs_api_error *e) {
     const json_t *v = json_object_get(body, "keep_alive");
     const char *s = json_string_value(v);
-    *zero = false;
+    double seconds = json_number_value(v);
+    *keep_ns = GS_OLLAMA_KEEP_UNSAID;
     if (!v || json_is_null(v) || (s && *s == '\0'))
         return 0;
-    if (json_is_number(v)) {
-        *zero = json_number_value(v) == 0;
-        return 0;
-    }
-    if (!s || !is_duration(s))
+    if (!json_is_number(v) && (!s || !read_duration(s, &seconds)))
         return gs_api_fail(e, GS_ERR_INVALID, "keep_alive",
                            "'keep_alive' must be seconds or a duration such as \"5m\".");
-    *zero = strpbrk(s, "123456789") == NULL;
+    if (seconds < 0 || seconds > 1e9)
+        *keep_ns = GS_KEEP_FOREVER;
+    else
+        *keep_ns = (int64_t)(seconds * 1e9);
     return 0;
+}
+
+static bool has_text(const json_t *body, const char *field);
+
+bool gs_ollama_sends_away(const gs_route *route, const json_t *body) {
+    int64_t keep_ns;
+    gs_api_error e;
+    if (strncmp(route->path, "/api/", 5) != 0 || gs_ollama_keep_alive(body, &keep_ns, &e) != 0)
+        return false;
+    return keep_ns == 0 && !has_text(body, "prompt") && !has_text(body, "suffix") &&
+           json_array_size(json_object_get(body, "messages")) == 0 &&
+           !json_object_get(body, "input");
 }
 
 /* ---- Parts that both endpoints have ---------------------------------------------------------- */
@@ -250,7 +271,7 @@ static json_t *messages_in(const json_t *messages, const char *model, gs_api_err
 int gs_ollama_chat_in(const json_t *body, const char *model, gs_ollama_in *out, gs_api_error *e) {
     const json_t *messages = json_object_get(body, "messages");
     *out = (gs_ollama_in){.chat = true};
-    if (gs_ollama_keep_alive(body, &out->unload, e) != 0)
+    if (gs_ollama_keep_alive(body, &out->keep_ns, e) != 0)
         return e->code;
     if (!messages || json_is_null(messages) ||
         (json_is_array(messages) && json_array_size(messages) == 0))
@@ -319,7 +340,7 @@ int gs_ollama_generate_in(const json_t *body, const char *model, gs_ollama_in *o
                           gs_api_error *e) {
     bool raw = false;
     *out = (gs_ollama_in){0};
-    if (gs_ollama_keep_alive(body, &out->unload, e) != 0 ||
+    if (gs_ollama_keep_alive(body, &out->keep_ns, e) != 0 ||
         check_generate(body, model, &raw, e) != 0)
         return e->code;
     if (!has_text(body, "prompt") && !has_text(body, "suffix"))

@@ -1,9 +1,10 @@
-/* Ollama's endpoints about models. There is one, always resident; they tell what it is. */
+/* Ollama's endpoints about models: which there are, which are in memory, what they are. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "api/ollama.h"
+#include "base/clock.h"
 #include "base/err.h"
 
 /* Clients compare it to learn what the dialect can do: the release whose API this one follows. */
@@ -53,8 +54,10 @@ static void put_size(gs_jsonw *w, const gs_model_facts *f) {
     put_details(w, f);
 }
 
-/* {"models": [...]}: the names, each with the members that tags and ps share and those of rest. */
-static void list_models(gs_buf *out, const gs_api *a, void (*rest)(gs_jsonw *w, const gs_api *a)) {
+/* {"models": [...]}: the names, each with the members that tags and ps share and those of rest;
+ * loaded: only of models in memory. */
+static void list_models(gs_buf *out, const gs_api *a, bool loaded,
+                        void (*rest)(gs_jsonw *w, const gs_api *a, const gs_model_entry *m)) {
     gs_jsonw w;
     const char *name;
     gs_jsonw_init(&w, out);
@@ -62,41 +65,53 @@ static void list_models(gs_buf *out, const gs_api *a, void (*rest)(gs_jsonw *w, 
     gs_jsonw_key(&w, "models");
     gs_jsonw_arr(&w);
     for (int i = 0; (name = gs_api_served_name(a, i)); i++) {
+        const gs_model_entry *m = gs_models_served(a, i);
+        if (loaded && m->state < GS_MODEL_LOADING)
+            continue;
         gs_jsonw_obj(&w);
         put_name(&w, name);
-        put_size(&w, &a->cfg.model->facts);
-        rest(&w, a);
+        put_size(&w, gs_models_facts(a, m));
+        rest(&w, a, m);
         gs_jsonw_end_obj(&w);
     }
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
 }
 
-static void tags_rest(gs_jsonw *w, const gs_api *a) {
+static void tags_rest(gs_jsonw *w, const gs_api *a, const gs_model_entry *m) {
+    (void)m;
     key_time(w, "modified_at", a->cfg.model->created_s);
 }
 
 void gs_ollama_tags(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_buf out = {0};
-    list_models(&out, a, tags_rest);
+    list_models(&out, a, false, tags_rest);
     gs_api_reply_json(rq, 200, &out);
 }
 
-static void ps_rest(gs_jsonw *w, const gs_api *a) {
-    gs_backend_info info;
-    gs_engine_info(a->engine, &info);
-    key_str(w, "expires_at", GS_OLLAMA_FOREVER);
+static void ps_rest(gs_jsonw *w, const gs_api *a, const gs_model_entry *m) {
+    const int64_t expires_ns = gs_models_expires_ns(a, m);
+    if (expires_ns == GS_NEVER_NS)
+        key_str(w, "expires_at", GS_OLLAMA_FOREVER);
+    else
+        key_time(w, "expires_at",
+                 (gs_wall_ms() + (expires_ns - gs_now_ns()) / GS_NS_PER_MS + 500) / 1000);
     gs_jsonw_key(w, "size_vram"); /* all of it is in main memory */
     gs_jsonw_int(w, 0);
     gs_jsonw_key(w, "context_length");
-    gs_jsonw_int(w, info.max_context);
+    gs_jsonw_int(w, gs_models_context(a, m));
+    key_str(w, "state", gs_model_state_name(m->state));
+    if (m->state == GS_MODEL_LOADING) {
+        gs_jsonw_key(w, "progress");
+        gs_jsonw_num(w, (double)atomic_load(&m->percent) / 100.0);
+    }
 }
 
 void gs_ollama_ps(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_buf out = {0};
-    list_models(&out, a, ps_rest);
+    list_models(&out, a, true, ps_rest);
     gs_api_reply_json(rq, 200, &out);
 }
 
@@ -112,14 +127,12 @@ void gs_ollama_version(gs_api *a, gs_http_request *rq, json_t *body) {
  * --------------------------------------------------------------------------------------- */
 
 /* Lines of a name, white space and a value; clients match each line, so none may be empty. */
-static void put_parameters(gs_jsonw *w, const gs_api *a) {
-    gs_backend_info info;
-    gs_engine_info(a->engine, &info);
+static void put_parameters(gs_jsonw *w, const gs_api *a, const gs_model_entry *m) {
     gs_buf text = {0}, quoted = {0};
-    const gs_tokenizer *t = a->cfg.model->tokenizer;
-    size_t n_eog;
-    const int32_t *eog = gs_tok_eog(t, &n_eog);
-    gs_buf_printf(&text, "%-30s %d", "num_ctx", info.max_context);
+    const gs_tokenizer *t = m->served ? m->served->tokenizer : NULL;
+    size_t n_eog = 0;
+    const int32_t *eog = t ? gs_tok_eog(t, &n_eog) : NULL;
+    gs_buf_printf(&text, "%-30s %d", "num_ctx", gs_models_context(a, m));
     for (size_t i = 0; i < n_eog; i++) {
         gs_str s = gs_tok_spelling(t, eog[i]);
         gs_jsonw q;
@@ -137,22 +150,21 @@ static void put_parameters(gs_jsonw *w, const gs_api *a) {
 
 /* The model's own Jinja template. Clients look for Ollama's variable names in it to learn what the
  * model takes, so a comment at its end names them. */
-static void put_template(gs_jsonw *w, const gs_api *a) {
-    const char *source = gs_chat_template_source(a->cfg.model->chat);
-    bool tools = gs_model_takes_tools(a->cfg.model);
+static void put_template(gs_jsonw *w, const gs_served_model *m) {
+    const char *source = gs_chat_template_source(m->chat);
+    bool tools = gs_model_takes_tools(m);
     gs_buf text = {0};
     gs_buf_printf(&text, "%s{# .Prompt%s%s #}", source, tools ? " .Tools" : "",
-                  a->cfg.model->facts.has_fim ? " .Suffix" : "");
+                  m->facts.has_fim ? " .Suffix" : "");
     w->out->failed |= text.failed;
     gs_jsonw_key(w, "template");
     gs_jsonw_strn(w, text.data ? text.data : "", text.len);
     gs_buf_deinit(&text);
 }
 
-static void put_capabilities(gs_jsonw *w, const gs_api *a) {
-    const gs_served_model *m = a->cfg.model;
+static void put_capabilities(gs_jsonw *w, const gs_api *a, const gs_served_model *m) {
     gs_backend_info info;
-    gs_engine_info(a->engine, &info);
+    gs_engine_lane_info(a->engine, m->lane, &info);
     gs_jsonw_key(w, "capabilities");
     gs_jsonw_arr(w);
     if (info.pooling != GS_POOLING_NONE && info.pooling != GS_POOLING_RANK)
@@ -171,22 +183,31 @@ static void put_capabilities(gs_jsonw *w, const gs_api *a) {
     gs_jsonw_end_arr(w);
 }
 
-static void show(gs_api *a, gs_buf *out) {
-    const gs_served_model *m = a->cfg.model;
-    const char *info = m->facts.info_json ? m->facts.info_json : "{}";
+/* Of a model that is not in memory only what its file says is known. */
+static void show(gs_api *a, const gs_model_entry *m, const char *name, gs_buf *out) {
+    const gs_model_facts *facts = gs_models_facts(a, m);
+    const char *info = facts->info_json ? facts->info_json : "{}";
     gs_jsonw w;
     char modelfile[160];
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);
-    snprintf(modelfile, sizeof(modelfile), "FROM %s\n", m->name);
+    snprintf(modelfile, sizeof(modelfile), "FROM %s\n", name);
     key_str(&w, "modelfile", modelfile);
-    put_parameters(&w, a);
-    put_template(&w, a);
-    put_details(&w, &m->facts);
+    put_parameters(&w, a, m);
+    if (m->served)
+        put_template(&w, m->served);
+    else
+        key_str(&w, "template", "");
+    put_details(&w, facts);
     gs_jsonw_key(&w, "model_info");
     gs_jsonw_raw(&w, info, strlen(info));
-    put_capabilities(&w, a);
-    key_time(&w, "modified_at", m->created_s);
+    if (m->served) {
+        put_capabilities(&w, a, m->served);
+    } else {
+        gs_jsonw_key(&w, "capabilities");
+        gs_jsonw_raw(&w, "[]", 2);
+    }
+    key_time(&w, "modified_at", a->cfg.model->created_s);
     gs_jsonw_end_obj(&w);
 }
 
@@ -200,7 +221,10 @@ void gs_ollama_show(gs_api *a, gs_http_request *rq, json_t *body) {
         gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
     if (asked && gs_api_check_model(a, asked, &e) == 0) {
         gs_buf out = {0};
-        show(a, &out);
+        const gs_model_alias *alias;
+        const char *want = json_string_value(json_object_get(asked, "model"));
+        const gs_model_entry *m = gs_models_find(a, want ? want : "", &alias);
+        show(a, m, gs_api_find_name(a, want ? want : "", &alias), &out);
         gs_api_reply_json(rq, 200, &out);
     } else {
         gs_api_reply_error(rq, &e);

@@ -223,7 +223,7 @@ const gs_field gs_ollama_fields[] = {
     GS_ROW_JSON("format", 3, "{'anyOf':[{'type':'string','enum':['json','']},{'type':'object'}]}", "json, or a JSON schema that the answer obeys."),
     GS_ROW_JSON("tools", 3, "{'type':'array','items':{'type':'object'}}", "Functions that the model may call."),
     GS_ROW_JSON("think", 3, "{'anyOf':[{'type':'boolean'},{'type':'string','enum':['high','medium','low','']}]}", "Whether models that can think do so first."),
-    GS_ROW_JSON("keep_alive", 3, "{'anyOf':[{'type':'string'},{'type':'number'}]}", "Checked, else without effect: the model stays in memory."),
+    GS_ROW_JSON("keep_alive", 3, "{'anyOf':[{'type':'string'},{'type':'number'}]}", "How long the model stays in memory afterwards: seconds or a duration; 0: not at all, negative: for ever."),
     GS_ROWS_END};
 // clang-format on
 

@@ -47,7 +47,8 @@ static void usage(gs_jsonw *w, const gs_req *r) {
         gs_jsonw_arr(w);
         for (int32_t i = 0; i < r->n_choices; i++)
             if (r->choices[i].story.id != 0)
-                gs_story_write(w, NULL, i, &r->choices[i].story, r->choices[i].story.end_ns);
+                gs_story_write(w, NULL, r->model, i, &r->choices[i].story,
+                               r->choices[i].story.end_ns);
         gs_jsonw_end_arr(w);
     }
     gs_jsonw_end_obj(w);

@@ -52,6 +52,8 @@ static void req_free(gs_req *r) {
     json_decref(r->body);
     json_decref(r->note);
     gs_free(r->blocks.v);
+    if (r->entry)
+        gs_models_done(r->api, r->entry);
     gs_free(r);
 }
 
@@ -587,6 +589,21 @@ static void name_request(gs_req *r) {
     gs_http_add_header(r->rq, "X-Request-Id", r->id);
 }
 
+/* The model that answers, in memory; without one that is known the first one stands in, and
+ * read_params says so. */
+static int find_model(gs_req *r) {
+    gs_model_entry *m = gs_models_of_body(r->api, r->body);
+    if (!m)
+        m = r->api->models.v;
+    if (m->state != GS_MODEL_READY)
+        return gs_api_fail(&r->error, GS_ERR_UNAVAILABLE, "model",
+                           "The model '%.80s' is not in memory.", m->spec->name);
+    r->entry = m;
+    r->m = m->served;
+    gs_models_use(m);
+    return 0;
+}
+
 void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
                   bool chat) {
     gs_req *r = gs_calloc(1, sizeof(*r));
@@ -600,7 +617,6 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
     }
     *r = (gs_req){.api = a,
                   .rq = rq,
-                  .m = a->cfg.model,
                   .dialect = d,
                   .body = body,
                   .note = note,
@@ -610,7 +626,9 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
     gs_api_link(a, r);
     gs_http_set_user(rq, r);
     name_request(r);
-    if (read_params(r, chat) != 0) {
+    r->headers_sent = gs_http_begun(rq) != NULL; /* signs of life while the model was loaded */
+    r->p.stream = json_is_true(json_object_get(body, "stream")); /* how an error is told then */
+    if (find_model(r) != 0 || read_params(r, chat) != 0) {
         gs_req_fail(r, &r->error);
         return;
     }
@@ -666,7 +684,7 @@ static void admitted(gs_req *r, gs_choice *c, const gs_admission *adm) {
 /* What is known at admission; the queue's part as a dictionary (RFC 9651). */
 static void add_headers(gs_req *r) {
     char queue[128], predicted[48] = "";
-    if (!r->rq)
+    if (!r->rq || r->headers_sent)
         return;
     if (r->predicted_ttft_ns >= 0)
         snprintf(predicted, sizeof(predicted), ", predicted_ttft_ms=%lld",

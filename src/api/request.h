@@ -24,6 +24,7 @@
 #include "base/jsonw.h"
 
 typedef struct gs_req gs_req;
+typedef struct gs_model_entry gs_model_entry; /* models.h */
 
 typedef struct gs_logprob_entry {
     gs_token_prob chosen;
@@ -129,7 +130,8 @@ struct gs_req {
     gs_embed_params e;           /* with dialect->embeds, in place of most of p */
     gs_class cls;                /* asked for; once admitted, given */
     bool class_fixed;            /* asked for by the client */
-    const gs_served_model *m;    /* that answers */
+    gs_model_entry *entry;       /* of the model that answers; in use until the request is freed */
+    const gs_served_model *m;    /* it */
     const char *model;           /* the name it was asked for by, as it is served */
     const gs_model_alias *alias; /* or NULL */
     uint32_t person;

@@ -375,7 +375,7 @@ const gs_field gs_responses_fields[] = {
     GS_ROWS_END};
 
 static const gs_route routes[] = {
-    {"POST", "/v1/responses", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS, post_responses,
+    {"POST", "/v1/responses", GS_ROUTE_GENERATES, post_responses,
      "Answer a conversation", .fields = gs_responses_fields, .where = 1, .answer = "Response",
      .stream = "text/event-stream"},
     {.path = NULL},

@@ -24,7 +24,10 @@ enum {
     GS_ROUTE_CLASS = 8,     /* takes X-Gamasot-Class */
     GS_ROUTE_ANY_TYPE = 16, /* from what is no browser, the body may come as any type */
     GS_ROUTE_ADMIN = 32,    /* an admin's key, or this machine while there are no keys */
-    GS_ROUTE_PART = 64      /* of a page; no API, so not in the OpenAPI document */
+    GS_ROUTE_PART = 64,     /* of a page; no API, so not in the OpenAPI document */
+    GS_ROUTE_USES = 128,    /* waits until the model that the body names is in memory */
+    /* What every endpoint is that has a model answer. */
+    GS_ROUTE_GENERATES = GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS | GS_ROUTE_USES
 };
 
 typedef struct gs_route {

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "api/api_impl.h"
+#include "api/ollama.h"
 #include "api/embed.h"
 #include "api/route.h"
 #include "api/sched_metrics.h"
@@ -131,25 +132,32 @@ static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
 /* ---- Models, tokeniser
  * ---------------------------------------------------------------------------------- */
 
-static void model_object(gs_jsonw *w, const gs_api *a, const char *name, int32_t max_context) {
+static void model_object(gs_jsonw *w, const gs_api *a, const char *name, const gs_model_entry *m) {
+    const int32_t context = gs_models_context(a, m);
     gs_jsonw_obj(w);
     gs_jsonw_key(w, "id");
     gs_jsonw_str(w, name);
     gs_jsonw_key(w, "object");
     gs_jsonw_str(w, "model");
     gs_jsonw_key(w, "created");
-    gs_jsonw_int(w, a->cfg.model->created_s);
+    gs_jsonw_int(w, m->served ? m->served->created_s : a->cfg.model->created_s);
     gs_jsonw_key(w, "owned_by");
     gs_jsonw_str(w, "gamasot");
-    gs_jsonw_key(w, "max_model_len");
-    gs_jsonw_int(w, max_context);
+    if (context > 0) {
+        gs_jsonw_key(w, "max_model_len");
+        gs_jsonw_int(w, context);
+    }
+    gs_jsonw_key(w, "state");
+    gs_jsonw_str(w, gs_model_state_name(m->state));
+    if (m->state == GS_MODEL_LOADING) {
+        gs_jsonw_key(w, "progress");
+        gs_jsonw_num(w, (double)atomic_load(&m->percent) / 100.0);
+    }
     gs_jsonw_end_obj(w);
 }
 
 static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
-    gs_backend_info info;
-    gs_engine_info(a->engine, &info);
     gs_buf out = {0};
     gs_jsonw w;
     gs_jsonw_init(&w, &out);
@@ -160,7 +168,7 @@ static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_jsonw_arr(&w);
     const char *name;
     for (int i = 0; (name = gs_api_served_name(a, i)); i++)
-        model_object(&w, a, name, info.max_context);
+        model_object(&w, a, name, gs_models_served(a, i));
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
     gs_api_reply_json(rq, 200, &out);
@@ -172,20 +180,18 @@ static void get_model(gs_api *a, gs_http_request *rq, json_t *body) {
     char want[256];
     const gs_model_alias *alias;
     gs_route_param("/v1/models/{model}", gs_http_path(rq), want, sizeof(want));
-    const char *name = gs_api_find_name(a, want, &alias);
-    if (!name) {
+    const gs_model_entry *m = gs_models_find(a, want, &alias);
+    if (!m) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_NOT_FOUND, "model", "The model '%.80s' does not exist here.", want);
         e.name = "model_not_found";
         gs_api_reply_error(rq, &e);
         return;
     }
-    gs_backend_info info;
-    gs_engine_info(a->engine, &info);
     gs_buf out = {0};
     gs_jsonw w;
     gs_jsonw_init(&w, &out);
-    model_object(&w, a, name, info.max_context);
+    model_object(&w, a, gs_api_find_name(a, want, &alias), m);
     gs_api_reply_json(rq, 200, &out);
 }
 
@@ -271,6 +277,7 @@ struct gs_api_job {
     json_t *body;
     uv_work_t work;
     gs_api_job_fn fn;
+    gs_model_entry *model; /* with fn: in use until the job is done */
     const gs_route *route; /* instead of fn: the body is read, for this one */
     bool gone;             /* the client is, while rq's body is still being read */
     gs_buf out;
@@ -289,7 +296,7 @@ static void job_run(uv_work_t *w) {
         parse(j);
         return;
     }
-    j->fn(j->api->cfg.model, j->body, &j->out, &j->error);
+    j->fn(j->model->served, j->body, &j->out, &j->error);
     if (j->error.code == 0 && j->out.failed)
         gs_api_fail(&j->error, GS_ERR_NOMEM, NULL, "Out of memory.");
     json_decref(j->body); /* here: a large one takes its time, too */
@@ -297,6 +304,8 @@ static void job_run(uv_work_t *w) {
 }
 
 static void job_answer(gs_api_job *j) {
+    if (j->model)
+        gs_models_done(j->api, j->model);
     if (j->rq && j->error.code != 0)
         gs_api_reply_error(j->rq, &j->error);
     else if (j->rq)
@@ -305,13 +314,24 @@ static void job_answer(gs_api_job *j) {
     json_decref(j->body);
 }
 
+/* To the route, at once or when the model that is asked for is there. */
+static void hand_over(gs_api_job *j) {
+    gs_model_entry *m = NULL;
+    if (j->route->flags & GS_ROUTE_USES)
+        m = gs_models_of_body(j->api, j->body);
+    if (m && m->state != GS_MODEL_READY && !gs_ollama_sends_away(j->route, j->body))
+        gs_models_park(j->api, m, j->rq, j->body, j->route);
+    else
+        j->route->handle(j->api, j->rq, j->body);
+}
+
 /* The body that a worker has read: the route takes it from here. */
 static void job_dispatch(gs_api_job *j) {
     size_t n;
     gs_http_body(j->rq, &n);
     bool ready = !(j->route->flags & GS_ROUTE_MODEL) || gs_api_ready(j->api, &j->error);
     if (!j->gone && j->error.code == 0 && ready) {
-        j->route->handle(j->api, j->rq, j->body);
+        hand_over(j);
         return;
     }
     gs_api_discard(j->api, j->body, n);
@@ -370,7 +390,14 @@ static bool queue_job(const gs_api_job *here) {
 
 /* Answers at once when the body is small, else from a worker thread. Takes body. */
 static void run_job(gs_api *a, gs_http_request *rq, json_t *body, gs_api_job_fn fn) {
-    gs_api_job here = {.api = a, .rq = rq, .body = body, .fn = fn};
+    gs_api_job here = {
+        .api = a, .rq = rq, .body = body, .fn = fn, .model = gs_models_of_body(a, body)};
+    if (!here.model) {
+        gs_api_check_model(a, body, &here.error);
+        job_answer(&here);
+        return;
+    }
+    gs_models_use(here.model);
     size_t body_bytes;
     gs_http_body(rq, &body_bytes);
     if (body_bytes > GS_API_INLINE_BYTES && queue_job(&here))
@@ -479,9 +506,9 @@ static const gs_route own_routes[] = {
     {"GET", "/ready", GS_ROUTE_OPEN, get_ready, "Whether the model is loaded", .answer = "Status"},
     {"GET", "/metrics", 0, get_metrics, "Prometheus metrics", .answer = "text/plain"},
     {"GET", "/openapi.json", 0, get_openapi, "This document", .answer = "Document"},
-    {"POST", "/tokenize", GS_ROUTE_MODEL | GS_ROUTE_BODY, post_tokenize, "Text to token ids",
+    {"POST", "/tokenize", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_USES, post_tokenize, "Text to token ids",
      .fields = tokenize_fields, .where = 1, .answer = "Tokens"},
-    {"POST", "/detokenize", GS_ROUTE_MODEL | GS_ROUTE_BODY, post_detokenize, "Token ids to text",
+    {"POST", "/detokenize", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_USES, post_detokenize, "Token ids to text",
      .fields = detokenize_fields, .where = 1, .answer = "Content"},
     {.path = NULL},
 };
@@ -489,10 +516,10 @@ static const gs_route own_routes[] = {
 static const gs_route openai_routes[] = {
     {"GET", "/v1/models", GS_ROUTE_MODEL, get_models, "The models", .answer = "ModelList"},
     {"GET", "/v1/models/{model}", GS_ROUTE_MODEL, get_model, "One model", .answer = "Model"},
-    {"POST", "/v1/chat/completions", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS, post_chat,
+    {"POST", "/v1/chat/completions", GS_ROUTE_GENERATES, post_chat,
      "Answer a conversation", .fields = gs_gen_fields, .where = GS_IN_CHAT,
      .answer = "ChatCompletion", .stream = "text/event-stream"},
-    {"POST", "/v1/completions", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_CLASS, post_completion,
+    {"POST", "/v1/completions", GS_ROUTE_GENERATES, post_completion,
      "Continue a text", .fields = gs_gen_fields, .where = GS_IN_TEXT,
      .answer = "Completion", .stream = "text/event-stream"},
     {.path = NULL},

@@ -211,7 +211,7 @@ static void answer_queue(gs_api_query *x, gs_buf *out) {
         const gs_req *r = own_request(x, e->id, &index);
         n_running += e->running;
         if (r) {
-            gs_story_write(&w, r->id, index, e, x->q.now_ns);
+            gs_story_write(&w, r->id, r->model, index, e, x->q.now_ns);
             continue;
         }
         n[e->cls].n_running += e->running;
@@ -232,7 +232,8 @@ static void answer_queue(gs_api_query *x, gs_buf *out) {
 
 void gs_api_remember(gs_api *a, const gs_req *r, int32_t index, const gs_explain *x) {
     gs_past *p = &a->past[a->n_past++ % GS_API_PAST];
-    *p = (gs_past){.index = index, .person = r->person, .scope = r->cache_scope, .x = *x};
+    *p = (gs_past){
+        .index = index, .model = r->model, .person = r->person, .scope = r->cache_scope, .x = *x};
     snprintf(p->id, sizeof(p->id), "%s", r->id);
 }
 
@@ -254,12 +255,13 @@ static void answer_request(gs_api_query *x, gs_buf *out) {
     for (uint64_t i = first; i < a->n_past; i++) {
         const gs_past *p = past_at(x, i);
         if (p)
-            gs_story_write(&w, NULL, p->index, &p->x, x->q.now_ns);
+            gs_story_write(&w, NULL, p->model, p->index, &p->x, x->q.now_ns);
     }
     for (int32_t i = 0; i < x->q.n_records; i++) {
         int32_t index = 0;
         if (gs_api_find_seq(a, x->q.records[i].id, &index)) /* else it has ended meanwhile */
-            gs_story_write(&w, NULL, index, &x->q.records[i], x->q.now_ns);
+            gs_story_write(&w, NULL, gs_models_lane_name(a, x->q.records[i].model), index,
+                           &x->q.records[i], x->q.now_ns);
     }
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
@@ -505,7 +507,7 @@ static const gs_schema schemas[] = {
     {"Story",
      "{'type':'object','description':'What happened to one sequence. Times in ms.',"
      "'required':['index','state','class','wait_ms'],'properties':{"
-     "'id':" TEXT ",'index':" COUNT ",'state':{'type':'string','enum':['waiting','running','done']},"
+     "'id':" TEXT ",'model':" TEXT ",'index':" COUNT ",'state':{'type':'string','enum':['waiting','running','done']},"
      "'class':" TEXT ",'asked_class':" TEXT ",'position':" COUNT ",'waiting_for':" TEXT ",'why':" TEXT ","
      "'wait_ms':" NUMBERS ",'queued_ms':" NUMBER ",'ttft_ms':" NUMBER ",'total_ms':" NUMBER ","
      "'prompt_tokens':" COUNT ",'cached_tokens':" COUNT ",'output_tokens':" COUNT ","

@@ -81,11 +81,12 @@ void gs_story_members(gs_jsonw *w, int32_t index, const gs_explain *x, int64_t n
     key_ms(w, "charged_ms", x->charged_ns);
 }
 
-void gs_story_write(gs_jsonw *w, const char *id, int32_t index, const gs_explain *x,
-                    int64_t now_ns) {
+void gs_story_write(gs_jsonw *w, const char *id, const char *model, int32_t index,
+                    const gs_explain *x, int64_t now_ns) {
     gs_jsonw_obj(w);
     if (id)
         key_str(w, "id", id);
+    key_str(w, "model", model);
     gs_story_members(w, index, x, now_ns);
     gs_jsonw_end_obj(w);
 }

@@ -3,10 +3,12 @@
 #define GS_CLI_CLI_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "api/api.h"
+#include "base/pool.h"
 #include "config/config.h"
 #include "engine/backend.h"
 #include "sched/cost.h"
@@ -52,11 +54,42 @@ typedef struct gs_loader {
     gs_public_prefixes prefixes; /* likewise */
     bool quiet;                  /* no progress on the terminal */
     bool no_calibration;         /* for commands that schedule nothing */
+    /* A further model beside the first: the compute threads are *shared, made when there are none;
+     * it may take so many bytes, says how far it is and gives up when that is negative. */
+    gs_pool **shared;
+    uint64_t room;
+    atomic_int *percent;
     void *impl; /* model, pool, mapping; freed by gs_loader_close after the engine is gone */
 } gs_loader;
 
 int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen);
+/* The two halves of it: into memory, on any thread; first step and calibration (gs_prepare_fn). */
+int gs_loader_load(gs_loader *l, gs_backend **out, char *err, size_t errlen);
+int gs_loader_prepare(void *loader, gs_backend *b, bool (*busy)(void *), void *busy_arg);
 void gs_loader_close(gs_loader *l);
+gs_pool *gs_loader_pool(const gs_loader *l); /* of the first model, to share; NULL: has none */
+/* "Qwen3-4B-Q4_K_M" of "/models/Qwen3-4B-Q4_K_M.gguf". */
+void gs_model_file_name(const char *path, char *out, size_t n);
+/* MemAvailable, or the cgroup's limit where that is lower. */
+uint64_t gs_available_bytes(void);
+
+/*
+ * model_list.c: the models beside the first: sections [model NAME] of the configuration, and GGUF
+ * files in the folders of models. specs and loading are what gs_api_config wants.
+ */
+typedef struct gs_model_list {
+    gs_model_spec *specs; /* [n] */
+    int n;
+    gs_model_loading loading;
+    uint64_t memory_bytes; /* budget of all models */
+    gs_loader *first;
+    gs_pool *pool; /* made for further models when the first has none */
+} gs_model_list;
+
+/* first: the loader of the first model, not open yet. gs_model_list_deinit in every case. */
+int gs_model_list_init(gs_model_list *l, const gs_config *cfg, gs_loader *first, char *err,
+                       size_t errlen);
+void gs_model_list_deinit(gs_model_list *l); /* after the API was freed */
 /* prefixes.c: prefix.files as tokens; gs_prefixes_free in every case. An error names the file. */
 int gs_prefixes_load(const gs_config *cfg, const gs_served_model *m, gs_public_prefixes *out,
                      char *err, size_t errlen);

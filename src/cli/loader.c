@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -26,9 +27,10 @@ typedef struct loaded {
     json_t *fake_script;
     gs_fake_rule *fake_rules;
     gs_gguf *gguf;
-    gs_pool *pool;
+    gs_pool *pool; /* its own, or the loader's shared one */
     gs_model *model;
     int last_percent;
+    bool calibrated; /* anew, and not yet kept */
 } loaded;
 
 int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen) {
@@ -47,11 +49,7 @@ int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, siz
     return 0;
 }
 
-static void model_name(const gs_config *cfg, const char *path, char *out, size_t n) {
-    if (cfg->model_name[0]) {
-        snprintf(out, n, "%s", cfg->model_name);
-        return;
-    }
+void gs_model_file_name(const char *path, char *out, size_t n) {
     const char *slash = strrchr(path, '/');
     snprintf(out, n, "%.*s", (int)n - 1, slash ? slash + 1 : path);
     size_t len = strlen(out);
@@ -74,8 +72,25 @@ static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errl
     return rc;
 }
 
+/* False: it is to give up. */
+static bool tell_percent(const gs_loader *l, int percent) {
+    int was = l->percent ? atomic_load(l->percent) : 0;
+    return was >= 0 && (!l->percent || atomic_compare_exchange_strong(l->percent, &was, percent));
+}
+
 /* ---- Fake
  * --------------------------------------------------------------------------------------------- */
+
+/* As if there were much to read. */
+static int spend_time(const gs_loader *l, int64_t ns) {
+    for (int percent = 0; ns > 0 && percent < 100; percent++) {
+        struct timespec t = {ns / 100 / GS_NS_PER_S, ns / 100 % GS_NS_PER_S};
+        nanosleep(&t, NULL);
+        if (!tell_percent(l, percent))
+            return GS_ERR_CANCELLED;
+    }
+    return 0;
+}
 
 static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
     const gs_config *c = l->cfg;
@@ -119,9 +134,12 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
         .fail_item_step = (uint64_t)c->fake_fail_item_at_step,
         .hang_step = (uint64_t)c->fake_hang_at_step,
     };
-    snprintf(l->served.name, sizeof(l->served.name), "%s",
-             c->model_name[0] ? c->model_name : "fake");
-    rc = gs_fake_create(&fc, out);
+    if (!l->served.name[0])
+        snprintf(l->served.name, sizeof(l->served.name), "fake");
+    l->served.bytes = (uint64_t)c->kv_memory_mb << 20; /* what it claims to hold */
+    rc = spend_time(l, c->fake_load_ms * GS_NS_PER_MS);
+    if (rc == 0)
+        rc = gs_fake_create(&fc, out);
     return rc == 0 ? 0
                    : gs_fail(err, errlen, rc,
                              "fake backend: fake.first_token and fake.n_tokens do "
@@ -131,18 +149,21 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
 /* ---- Native
  * ------------------------------------------------------------------------------------------- */
 
-static void show_progress(void *arg, double done) {
+static bool show_progress(void *arg, double done) {
     gs_loader *l = arg;
     loaded *x = l->impl;
     int percent = (int)(done * 100);
-    if (l->quiet || percent == x->last_percent || !isatty(STDERR_FILENO))
-        return;
+    if (percent == x->last_percent)
+        return true;
+    if (l->percent && percent / 25 != x->last_percent / 25)
+        gs_info("loader", "loading name=%s percent=%d", l->served.name, percent);
     x->last_percent = percent;
-    fprintf(stderr, "\rpacking weights %3d %%%s", percent, percent >= 100 ? "\n" : "");
+    if (!l->quiet && isatty(STDERR_FILENO))
+        fprintf(stderr, "\rpacking weights %3d %%%s", percent, percent >= 100 ? "\n" : "");
+    return tell_percent(l, percent);
 }
 
-/* MemAvailable, or the cgroup's limit where that is lower. */
-static uint64_t available_bytes(void) {
+uint64_t gs_available_bytes(void) {
     uint64_t bytes = 0, limit = 0;
     char line[256];
     FILE *f = fopen("/proc/meminfo", "re");
@@ -163,11 +184,14 @@ static uint64_t available_bytes(void) {
     return limit && limit < bytes ? limit : bytes;
 }
 
-static int size_kv(const gs_config *c, const gs_model *m, gs_native_config *nc, char *err,
+static int size_kv(const gs_loader *l, const gs_model *m, gs_native_config *nc, char *err,
                    size_t errlen) {
+    const gs_config *c = l->cfg;
+    uint64_t left = gs_available_bytes();
+    if (l->room > 0)
+        left = l->room > m->weight_bytes ? l->room - m->weight_bytes : 0;
     uint64_t block_bytes = gs_native_block_bytes(m, (gs_kv_type)c->kv_type, c->kv_block_tokens);
-    uint64_t bytes =
-        c->kv_memory_mb > 0 ? (uint64_t)c->kv_memory_mb << 20 : available_bytes() / KV_SHARE;
+    uint64_t bytes = c->kv_memory_mb > 0 ? (uint64_t)c->kv_memory_mb << 20 : left / KV_SHARE;
     uint64_t n = bytes / block_bytes;
     if (n > UINT32_MAX / 2)
         n = UINT32_MAX / 2;
@@ -262,33 +286,78 @@ static void write_calibration(const char *path, const char *id, const gs_cost *c
     gs_buf_deinit(&text);
 }
 
-/* Takes the figures of an earlier start if two of them still hold, else measures some seconds. A
- * failure leaves the prior, which learns from the first steps. */
-static void calibrate_model(gs_loader *l, const loaded *x, gs_backend *b) {
-    char id[400], path[GS_DIRS_MAX_PATH + 64];
+/* Takes the figures of an earlier start if two of them still hold, else measures some seconds. What
+ * fails leaves the prior, which learns from the first steps; so does what is interrupted, unless
+ * there are figures to take on trust. */
+static void calibrate(gs_loader *l, loaded *x, gs_backend *b, bool (*busy)(void *),
+                      void *busy_arg) {
     bool differs = true;
-    gs_cost_prior(&l->cost);
-    if (l->no_calibration)
-        return;
-    calibration_id(l, x, id, sizeof(id));
-    bool has_path = calibration_path(id, path, sizeof(path)) == 0;
-    if (has_path && read_calibration(path, id, &l->cost) &&
-        gs_calibrate(b, &l->cost, true, &differs) == 0 && !differs)
+    const bool kept = l->cost.calibrated; /* read by load_calibration */
+    int rc = kept ? gs_calibrate(b, &l->cost, true, &differs, busy, busy_arg) : 0;
+    if (kept && (rc == GS_ERR_CANCELLED || (rc == 0 && !differs)))
         return;
     int64_t began_ns = gs_now_ns();
     gs_cost_prior(&l->cost);
-    if (gs_calibrate(b, &l->cost, false, NULL) != 0) {
+    rc = gs_calibrate(b, &l->cost, false, NULL, busy, busy_arg);
+    if (rc != 0) {
         gs_cost_prior(&l->cost);
         return;
     }
+    x->calibrated = true;
     gs_info("loader", "calibrated ms=%lld", (long long)((gs_now_ns() - began_ns) / GS_NS_PER_MS));
-    if (has_path)
-        write_calibration(path, id, &l->cost);
 }
 
-static void calibrate(gs_loader *l, const loaded *x, gs_backend *b) {
-    calibrate_model(l, x, b);
+static void load_calibration(gs_loader *l, const loaded *x) {
+    char id[400], path[GS_DIRS_MAX_PATH + 64];
+    gs_cost_prior(&l->cost);
+    calibration_id(l, x, id, sizeof(id));
+    if (l->no_calibration || calibration_path(id, path, sizeof(path)) != 0 ||
+        !read_calibration(path, id, &l->cost))
+        gs_cost_prior(&l->cost);
+}
+
+/* Not on the engine thread, which waits for no disk. */
+static void keep_calibration(gs_loader *l, loaded *x) {
+    char id[400], path[GS_DIRS_MAX_PATH + 64];
+    if (!x->calibrated)
+        return;
+    calibration_id(l, x, id, sizeof(id));
+    if (calibration_path(id, path, sizeof(path)) == 0)
+        write_calibration(path, id, &l->cost);
+    x->calibrated = false;
+}
+
+int gs_loader_prepare(void *loader, gs_backend *b, bool (*busy)(void *), void *busy_arg) {
+    gs_loader *l = loader;
+    loaded *x = l->impl;
+    if (!x->model)
+        return 0; /* fake */
+    if (l->cfg->model_warm_up && warm_up(b, l->cfg) != 0)
+        return GS_ERR_BACKEND;
+    if (!l->no_calibration)
+        calibrate(l, x, b, busy, busy_arg);
     l->cost.logits_together = true;
+    return 0;
+}
+
+/* Threads that pack weights: all of them while nobody is served, half of them beside steps. */
+static int load_weights(gs_loader *l, loaded *x, char *err, size_t errlen) {
+    const gs_config *c = l->cfg;
+    gs_pool *packing = NULL;
+    if (!l->shared) {
+        x->pool = packing = gs_pool_create(c->engine_threads, c->engine_pin);
+    } else {
+        if (!*l->shared) /* the first model is a fake one */
+            *l->shared = gs_pool_create(c->engine_threads, false);
+        x->pool = *l->shared;
+        packing = gs_pool_create((gs_cpu_count() + 1) / 2, false);
+    }
+    if (!x->pool || !packing)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "could not start the compute threads");
+    int rc = gs_model_load(x->gguf, packing, show_progress, l, &x->model, err, errlen);
+    if (packing != x->pool)
+        gs_pool_free(packing);
+    return rc;
 }
 
 static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
@@ -301,12 +370,8 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
         rc = gs_gguf_open(path, &x->gguf, err, errlen);
     if (rc == 0)
         rc = open_text_side(l, x->gguf, err, errlen);
-    if (rc != 0)
-        return rc;
-    x->pool = gs_pool_create(c->engine_threads, c->engine_pin);
-    if (!x->pool)
-        return gs_fail(err, errlen, GS_ERR_NOMEM, "could not start the compute threads");
-    rc = gs_model_load(x->gguf, x->pool, show_progress, l, &x->model, err, errlen);
+    if (rc == 0)
+        rc = load_weights(l, x, err, errlen);
     if (rc != 0)
         return rc;
     if (gs_tok_n_vocab(l->served.tokenizer) > x->model->hp.n_vocab)
@@ -315,43 +380,53 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
                        gs_tok_n_vocab(l->served.tokenizer), x->model->hp.n_vocab);
     gs_gguf_close(x->gguf);
     x->gguf = NULL;
-    model_name(c, path, l->served.name, sizeof(l->served.name));
+    if (!l->served.name[0])
+        gs_model_file_name(path, l->served.name, sizeof(l->served.name));
     gs_native_config nc = {.model = x->model,
                            .pool = x->pool,
                            .max_seqs = c->engine_max_seqs,
                            .max_batch_tokens = c->engine_max_batch_tokens,
                            .kv_type = (gs_kv_type)c->kv_type,
                            .block_tokens = c->kv_block_tokens};
-    rc = size_kv(c, x->model, &nc, err, errlen);
+    rc = size_kv(l, x->model, &nc, err, errlen);
     if (rc == 0)
         rc = gs_native_create(&nc, out, err, errlen);
-    if (rc == 0 && c->model_warm_up && warm_up(*out, c) != 0)
-        rc = gs_fail(err, errlen, GS_ERR_BACKEND, "the warm-up step failed");
-    if (rc == 0)
-        calibrate(l, x, *out);
-    if (rc == 0)
-        gs_info("loader",
-                "model ready name=%s arch=%s isa=%s threads=%d weights_mb=%zu kv_mb=%zu "
-                "context=%d",
-                l->served.name, x->model->hp.arch, gs_isa_name(gs_kernels_isa()),
-                gs_pool_threads(x->pool), x->model->weight_bytes >> 20,
-                (size_t)nc.n_kv_blocks *
-                        gs_native_block_bytes(x->model, nc.kv_type, nc.block_tokens) >>
-                    20,
-                nc.max_context);
-    return rc;
+    if (rc != 0)
+        return rc;
+    const size_t kv_bytes =
+        nc.n_kv_blocks * gs_native_block_bytes(x->model, nc.kv_type, nc.block_tokens);
+    l->served.bytes = x->model->weight_bytes + kv_bytes;
+    load_calibration(l, x);
+    gs_info("loader",
+            "model in memory name=%s arch=%s isa=%s threads=%d weights_mb=%zu kv_mb=%zu context=%d",
+            l->served.name, x->model->hp.arch, gs_isa_name(gs_kernels_isa()),
+            gs_pool_threads(x->pool), x->model->weight_bytes >> 20, kv_bytes >> 20, nc.max_context);
+    return 0;
 }
 
-int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen) {
-    gs_loader *l = loader;
+int gs_loader_load(gs_loader *l, gs_backend **out, char *err, size_t errlen) {
     int64_t began_ns = gs_now_ns();
     loaded *x = gs_calloc(1, sizeof(*x));
     if (!x)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     l->impl = x;
     l->served.created_s = gs_wall_s();
+    if (l->cfg->model_name[0])
+        snprintf(l->served.name, sizeof(l->served.name), "%s", l->cfg->model_name);
     int rc = l->cfg->model_backend == GS_CONFIG_BACKEND_FAKE ? open_fake(l, x, out, err, errlen)
                                                              : open_native(l, x, out, err, errlen);
+    l->served.load_ms = (double)(gs_now_ns() - began_ns) / 1e6;
+    return rc;
+}
+
+int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen) {
+    gs_loader *l = loader;
+    int64_t began_ns = gs_now_ns();
+    int rc = gs_loader_load(l, out, err, errlen);
+    if (rc == 0 && gs_loader_prepare(l, *out, NULL, NULL) != 0)
+        rc = gs_fail(err, errlen, GS_ERR_BACKEND, "the warm-up step failed");
+    if (rc == 0)
+        keep_calibration(l, l->impl);
     if (rc == 0)
         rc = gs_prefixes_load(l->cfg, &l->served, &l->prefixes, err, errlen);
     l->served.load_ms = (double)(gs_now_ns() - began_ns) / 1e6;
@@ -367,12 +442,19 @@ void gs_loader_close(gs_loader *l) {
     gs_model_facts_deinit(&l->served.facts);
     if (!x)
         return;
+    keep_calibration(l, x);
     gs_model_free(x->model);
-    gs_pool_free(x->pool);
+    if (!l->shared)
+        gs_pool_free(x->pool);
     gs_gguf_close(x->gguf);
     gs_free(x->fake_bytes);
     gs_free(x->fake_rules);
     json_decref(x->fake_script);
     gs_free(x);
     l->impl = NULL;
+}
+
+gs_pool *gs_loader_pool(const gs_loader *l) {
+    const loaded *x = l->impl;
+    return x ? x->pool : NULL;
 }

@@ -17,7 +17,8 @@
 
 typedef struct server {
     gs_config cfg;
-    gs_loader loader;
+    gs_loader loader; /* of the first model */
+    gs_model_list models;
     gs_engine *engine;
     gs_api *api;
     uv_loop_t loop;
@@ -86,6 +87,9 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     if (rc != 0)
         return rc;
     s->loader = (gs_loader){.cfg = c};
+    rc = gs_model_list_init(&s->models, c, &s->loader, err, errlen);
+    if (rc != 0)
+        return rc;
     gs_engine_config ec = {
         .open = gs_loader_open,
         .open_arg = &s->loader,
@@ -113,6 +117,10 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     hc.keep_alive_ms = (int)c->server_keep_alive_ms;
     hc.max_body_bytes = (size_t)c->server_max_body_kb * 1024;
     gs_api_config ac = {.model = &s->loader.served,
+                        .models = s->models.specs,
+                        .n_models = s->models.n,
+                        .loading = &s->models.loading,
+                        .memory_bytes = s->models.memory_bytes,
                         .api_keys = (const char *const *)c->server_api_keys.items,
                         .n_api_keys = (int)c->server_api_keys.n,
                         .aliases = s->aliases,
@@ -217,8 +225,9 @@ int gs_cmd_serve(int argc, char **argv) {
     uv_timer_start(&s.loading, on_loading, 20, 20);
     uv_run(&s.loop, UV_RUN_DEFAULT);
     gs_engine_free(s.engine);
-    gs_loader_close(&s.loader);
     gs_api_free(s.api);
+    gs_model_list_deinit(&s.models);
+    gs_loader_close(&s.loader);
     uv_loop_close(&s.loop);
     gs_config_deinit(&s.cfg);
     gs_info("serve", "ended status=%d", s.status);

@@ -74,6 +74,14 @@ int gs_config_set(gs_config *cfg, const char *name, const char *value, char *err
     return rc;
 }
 
+void gs_config_for_model(const gs_config *cfg, const gs_config_model *model, gs_config *out) {
+    *out = *cfg; /* its strings and lists are borrowed: sections set neither (file.c) */
+    for (size_t i = 0; i < model->n; i++) {
+        int rc = gs_config_set(out, model->keys[i], model->values[i], NULL, 0);
+        GS_ASSERT(rc == GS_OK); /* it was tried when the file was read */
+    }
+}
+
 int gs_config_init(gs_config *cfg) {
     *cfg = (gs_config){0};
     for (size_t i = 0; i < GS_CONFIG_N; i++) {
@@ -95,6 +103,18 @@ void gs_config_deinit(gs_config *cfg) {
         gs_free(cfg->aliases[i].class_name);
     }
     gs_free(cfg->aliases);
+    for (size_t i = 0; i < cfg->n_models; i++) {
+        gs_config_model *m = &cfg->models[i];
+        for (size_t k = 0; k < m->n; k++) {
+            gs_free(m->keys[k]);
+            gs_free(m->values[k]);
+        }
+        gs_free(m->keys);
+        gs_free(m->values);
+        gs_free(m->name);
+        gs_free(m->path);
+    }
+    gs_free(cfg->models);
     gs_free(cfg->file);
     gs_free(cfg->positional);
     *cfg = (gs_config){0};

@@ -91,6 +91,17 @@ typedef struct gs_config_alias {
 
 #define GS_CONFIG_MAX_ALIASES 64
 
+/* A section [model NAME] of the file: a further model that requests may ask for. Its settings are
+ * options of the table with other values (gs_config_model_options). */
+typedef struct gs_config_model {
+    char *name;
+    char *path;            /* of the GGUF file; "": a file of that name in the folders of models */
+    char **keys, **values; /* [n] full names of options, and their text */
+    size_t n;
+} gs_config_model;
+
+#define GS_CONFIG_MAX_MODELS 64
+
 typedef struct gs_config {
     /* One field per option: server_host, server_port, ..., named section_name. */
 #define X(section, name, kind, alias, def, min, max, choices, flags, help)                         \
@@ -101,6 +112,8 @@ typedef struct gs_config {
 
     gs_config_alias *aliases; /* [n_aliases], in the file's order */
     size_t n_aliases;
+    gs_config_model *models; /* [n_models] likewise */
+    size_t n_models;
     char *file;        /* the configuration file that was read, or NULL */
     bool want_help;    /* --help or -h was given */
     bool want_version; /* --version was given */
@@ -143,6 +156,8 @@ typedef struct gs_config_flag {
  */
 int gs_config_load(gs_config *cfg, int argc, char **argv, gs_config_flag *flags, size_t n_flags,
                    char *err, size_t errlen);
+/* cfg as model's section has it: a copy that lives as long as cfg does and is not deinit'ed. */
+void gs_config_for_model(const gs_config *cfg, const gs_config_model *model, gs_config *out);
 /* Defaults only. GS_OK or GS_ERR_NOMEM. */
 int gs_config_init(gs_config *cfg);
 void gs_config_deinit(gs_config *cfg);

@@ -119,6 +119,110 @@ static void on_alias(reader *r, const char *section, const char *key, const char
     *field = copy;
 }
 
+#define MODEL_SECTION "model "
+
+/* What a section of a model may set beside path: options of the table that own no memory. */
+static const gs_config_option *model_option(const char *key) {
+    static const char *const sections[] = {"model", "kv", "fake"};
+    char full[96];
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        /* "context" is model.context, "kv_memory_mb" kv.memory_mb, "fake_step_ms" fake.step_ms. */
+        size_t n = i > 0 ? strlen(sections[i]) : 0;
+        if (n > 0 && (strncmp(key, sections[i], n) != 0 || key[n] != '_'))
+            continue;
+        snprintf(full, sizeof full, "%s.%.60s", sections[i], n > 0 ? key + n + 1 : key);
+        const gs_config_option *o = gs_config_option_find(full);
+        if (o && o->kind != GS_CONFIG_STRING && o->kind != GS_CONFIG_PATH &&
+            o->kind != GS_CONFIG_LIST)
+            return o;
+    }
+    return NULL;
+}
+
+/* The model of that name, made when it is new; NULL after a failure. */
+static gs_config_model *model_of(reader *r, const char *name) {
+    gs_config *c = r->cfg;
+    char why[256];
+    for (size_t i = 0; i < c->n_models; i++)
+        if (strcmp(c->models[i].name, name) == 0)
+            return &c->models[i];
+    size_t len = strlen(name);
+    if (len == 0 || len > MAX_ALIAS || strpbrk(name, " /\\\"'")) {
+        snprintf(why, sizeof why,
+                 "model '%.60s': a name has 1 to %d characters without blanks, slashes and quotes",
+                 name, MAX_ALIAS);
+        reader_fail(r, why);
+        return NULL;
+    }
+    gs_config_model *more = NULL;
+    if (c->n_models < GS_CONFIG_MAX_MODELS)
+        more = gs_realloc(c->models, (c->n_models + 1) * sizeof *more);
+    if (!more) {
+        reader_fail(r, "too many models");
+        return NULL;
+    }
+    c->models = more;
+    gs_config_model *m = &c->models[c->n_models];
+    *m = (gs_config_model){.name = gs_strdup(name), .path = gs_strdup("")};
+    c->n_models++;
+    if (m->name && m->path)
+        return m;
+    reader_fail(r, "out of memory");
+    return NULL;
+}
+
+static void add_setting(reader *r, gs_config_model *m, const char *key, const char *value) {
+    char **keys = gs_realloc(m->keys, (m->n + 1) * sizeof *keys);
+    if (keys)
+        m->keys = keys;
+    char **values = gs_realloc(m->values, (m->n + 1) * sizeof *values);
+    if (values)
+        m->values = values;
+    char *k = gs_strdup(key), *v = gs_strdup(value);
+    if (!keys || !values || !k || !v) {
+        gs_free(k);
+        gs_free(v);
+        reader_fail(r, "out of memory");
+        return;
+    }
+    m->keys[m->n] = k;
+    m->values[m->n++] = v;
+}
+
+static void on_model(reader *r, const char *section, const char *key, const char *value) {
+    char why[400], problem[256] = "";
+    const char *name = section + sizeof MODEL_SECTION - 1;
+    name += strspn(name, " ");
+    gs_config_model *m = model_of(r, name);
+    if (!m)
+        return;
+    if (strcmp(key, "path") == 0) {
+        char *copy = gs_strdup(value);
+        if (!copy) {
+            reader_fail(r, "out of memory");
+            return;
+        }
+        gs_free(m->path);
+        m->path = copy;
+        return;
+    }
+    const gs_config_option *o = model_option(key);
+    gs_config trial = *r->cfg;
+    if (!o) {
+        snprintf(
+            why, sizeof why,
+            "model %s: unknown option '%.64s'; there are path, context, keep_alive_ms, pinned, "
+            "kv_memory_mb and other numbers of [model] and [kv]",
+            name, key);
+        reader_fail(r, why);
+    } else if (gs_config_set(&trial, o->name, value, problem, sizeof problem) != GS_OK) {
+        snprintf(why, sizeof why, "model %s: %s", name, problem);
+        reader_fail(r, why);
+    } else {
+        add_setting(r, m, o->name, value);
+    }
+}
+
 /* 1: go on, as libinih wants it; failures are kept in r. */
 static int on_value(void *user, const char *section, const char *name, const char *value) {
     reader *r = user;
@@ -128,6 +232,10 @@ static int on_value(void *user, const char *section, const char *name, const cha
         return 1;
     if (strncmp(section, ALIAS_SECTION, sizeof ALIAS_SECTION - 1) == 0) {
         on_alias(r, section, name, value);
+        return 1;
+    }
+    if (strncmp(section, MODEL_SECTION, sizeof MODEL_SECTION - 1) == 0) {
+        on_model(r, section, name, value);
         return 1;
     }
     snprintf(full, sizeof full, "%s%s%s", section, *section ? "." : "", name);

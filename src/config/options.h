@@ -19,6 +19,7 @@
     X(model, "The model that is served.")                                                          \
     X(engine, "Compute threads and the size of one step.")                                         \
     X(kv, "Memory for the attention cache and the prefix cache.")                                  \
+    X(memory, "What models may take together.")                                                    \
     X(prefix, "System prompts that everybody shares.")                                             \
     X(sched, "The scheduler, see scheduling.md.")                                                  \
     X(class_voice, "What the scheduler expects of spoken requests.")                               \
@@ -110,6 +111,15 @@
     "What computes: native (this machine's CPU) or fake (made-up tokens, for tests).")             \
   X(model, context, INT, "context", "0", 0, 16777216, NULL, GS_CONFIG_STARTUP,                     \
     "Longest prompt plus output in tokens. 0: what the model was trained for.")                    \
+  X(model, dirs, LIST, "models-dir", "", 0, 16, NULL, GS_CONFIG_STARTUP,                           \
+    "Folders with further GGUF files that requests may ask for by name, besides the models folder " \
+    "of the user's data and that of the cache.")                                                   \
+  X(model, keep_alive_ms, DURATION_MS, NULL, "300000", -1, 31536000000, NULL, GS_CONFIG_STARTUP,   \
+    "A model other than the first stays in memory so long after its last use. 0: not at all, "     \
+    "-1: for ever. Requests may say otherwise (keep_alive).")                                      \
+  X(model, pinned, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,          \
+    "In a section [model NAME]: it is loaded with the server and stays. The first model does "     \
+    "anyway.")                                                                                     \
   X(model, warm_up, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                             \
     "Run one step before the server says that it is ready.")                                       \
   X(engine, threads, INT, "threads", "0", 0, 1024, NULL, GS_CONFIG_STARTUP,                        \
@@ -137,6 +147,9 @@
     "accuracy is in docs/performance.md.")                                                         \
   X(kv, prefix_cache, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                           \
     "Keep the attention cache of past prompts for requests that begin the same way.")              \
+  X(memory, budget_mb, SIZE_MB, NULL, "0", 0, 16777216, NULL, GS_CONFIG_STARTUP,                   \
+    "Memory for all models together, weights and attention caches. What is idle makes room for "   \
+    "what is asked for. 0: four fifths of what is free when the server starts.")                   \
   X(sched, policy, ENUM, NULL, "slo", 0, 0, "slo|fcfs", GS_CONFIG_STARTUP,                         \
     "slo: classes, targets and fairness. fcfs: first come, first served.")                         \
   X(sched, background_floor, FLOAT, NULL, "0.03", 0, 1, NULL, GS_CONFIG_LIVE,                      \
@@ -222,6 +235,8 @@
     "Time that each decoding sequence adds to a step, in microseconds.")                           \
   X(fake, prefill_us, INT, NULL, "0", 0, 10000000, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,     \
     "Time that each prompt token adds to a step, in microseconds.")                                \
+  X(fake, load_ms, DURATION_MS, NULL, "0", 0, 3600000, NULL,                                       \
+    GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN, "Time that loading takes.")                              \
   X(fake, layers, INT, NULL, "1", 1, 1024, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,             \
     "Layers of the fake model: background steps can give way between them.")                       \
   X(fake, embd, INT, NULL, "16", 0, 4096, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,               \

@@ -35,7 +35,8 @@ static int run_probe(const probe_run *x, const gs_cost_probe *p, int64_t *elapse
     return rc;
 }
 
-int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs) {
+int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs, bool (*busy)(void *),
+                 void *busy_arg) {
     probe_run x = {.b = b};
     b->ops->info(b, &x.info);
     /* What the pool can hold bounds the depth that is timed. */
@@ -53,6 +54,10 @@ int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs) {
     gs_cost_calibrate_begin(&k, cost, most, context, verify);
     while (rc == 0 && gs_cost_calibrate_next(&k, cost, &probe)) {
         int64_t elapsed_ns = 0;
+        if (busy && busy(busy_arg)) {
+            rc = GS_ERR_CANCELLED;
+            break;
+        }
         rc = run_probe(&x, &probe, &elapsed_ns);
         if (rc == 0)
             gs_cost_calibrate_add(&k, cost, elapsed_ns);

@@ -13,8 +13,10 @@
 
 /*
  * verify: times two steps and says in *differs whether cost no longer fits; cost is left alone.
- * Else fits cost anew, within a few seconds. GS_ERR_NOMEM, or the backend's error.
+ * Else fits cost anew, within a few seconds. busy (may be NULL) is asked before each timed step:
+ * true ends it with GS_ERR_CANCELLED. Else GS_ERR_NOMEM, or the backend's error.
  */
-int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs);
+int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs, bool (*busy)(void *),
+                 void *busy_arg);
 
 #endif

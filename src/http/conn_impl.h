@@ -87,6 +87,7 @@ struct gs_http_request {
     size_t accounted_bytes; /* of the server's body_bytes */
     bool delivered;
     bool begun;
+    const char *type; /* once begun; borrowed from gs_http_begin */
     bool raw; /* begun without chunked framing: HTTP/1.0 */
 };
 

@@ -194,6 +194,11 @@ static void release(gs_http_request *rq) {
 void gs_http_reply(gs_http_request *rq, int status, const char *content_type, const char *body,
                    size_t n) {
     gs_http_conn *c = rq->conn;
+    if (c && rq->begun && status == 200) { /* the head has gone out already */
+        gs_http_write(rq, body, n);
+        gs_http_end(rq);
+        return;
+    }
     if (c && rq->begun) {
         /* Too late for another status; the client must see that the answer is broken. */
         gs_http_abort(rq);
@@ -219,6 +224,7 @@ void gs_http_begin(gs_http_request *rq, int status, const char *content_type) {
     if (!c || rq->begun)
         return;
     rq->begun = true;
+    rq->type = content_type;
     /* HTTP/1.0 knows no chunks: the body ends with the connection. */
     rq->raw = rq->msg.http10;
     gs_conn_will_write(c);
@@ -226,6 +232,10 @@ void gs_http_begin(gs_http_request *rq, int status, const char *content_type) {
     add_head(c, rq, status, content_type);
     gs_buf_str(&c->out, rq->raw ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
     gs_conn_mark_dirty(c);
+}
+
+const char *gs_http_begun(const gs_http_request *rq) {
+    return rq->begun ? rq->type : NULL;
 }
 
 size_t gs_http_unsent(const gs_http_request *rq) {

@@ -66,8 +66,8 @@ static int load_mat(loader *ld, gs_mat *mat, const gs_gguf_tensor *t, gs_qtype t
         gs_pool_run(ld->pool, pack_run, &job);
     else
         pack_run(&job, 0, 1);
-    if (ld->progress)
-        ld->progress(ld->arg, (double)ld->a->used / (double)ld->a->size);
+    if (ld->progress && !ld->progress(ld->arg, (double)ld->a->used / (double)ld->a->size))
+        return GS_ERR_CANCELLED;
     return GS_OK;
 }
 

@@ -87,7 +87,8 @@ typedef struct gs_model {
     void *impl;
 } gs_model;
 
-typedef void (*gs_progress_fn)(void *arg, double done /* 0..1 */);
+/* False: give up, with GS_ERR_CANCELLED. */
+typedef bool (*gs_progress_fn)(void *arg, double done /* 0..1 */);
 
 /* Reads only hyper-parameters and checks tensors: what `models inspect` and the loader share. */
 int gs_hparams_read(const gs_gguf *g, gs_hparams *hp, char *err, size_t errlen);

@@ -40,12 +40,12 @@ static void test_learns_the_shape(void **state) {
     gs_cost c;
     bool differs = true;
     gs_cost_prior(&c);
-    assert_int_equal(gs_calibrate(b, &c, false, NULL), 0);
+    assert_int_equal(gs_calibrate(b, &c, false, NULL, NULL, NULL), 0);
     assert_true(c.calibrated);
     double ratio = predict(&c, 128) / predict(&c, 1);
     assert_true(ratio > 3.5 && ratio < 14);
     /* What was just measured still holds. */
-    assert_int_equal(gs_calibrate(b, &c, true, &differs), 0);
+    assert_int_equal(gs_calibrate(b, &c, true, &differs, NULL, NULL), 0);
     assert_false(differs);
     b->ops->destroy(b);
 }
@@ -57,13 +57,13 @@ static void test_notices_another_machine(void **state) {
     gs_cost c;
     bool differs = false;
     gs_cost_prior(&c);
-    assert_int_equal(gs_calibrate(b, &c, false, NULL), 0);
+    assert_int_equal(gs_calibrate(b, &c, false, NULL, NULL, NULL), 0);
     for (int i = 0; i < GS_COST_KNOTS; i++)
         c.knot_ns[i] /= 10;
     c.fixed_ns /= 10;
     c.logit_ns /= 10;
     c.sample_ns /= 10;
-    assert_int_equal(gs_calibrate(b, &c, true, &differs), 0);
+    assert_int_equal(gs_calibrate(b, &c, true, &differs, NULL, NULL), 0);
     assert_true(differs);
     b->ops->destroy(b);
 }
@@ -73,7 +73,7 @@ static void test_reports_a_failing_backend(void **state) {
     gs_backend *b = fake(0, 2);
     gs_cost c;
     gs_cost_prior(&c);
-    assert_int_equal(gs_calibrate(b, &c, false, NULL), GS_ERR_BACKEND);
+    assert_int_equal(gs_calibrate(b, &c, false, NULL, NULL, NULL), GS_ERR_BACKEND);
     b->ops->destroy(b);
 }
 

@@ -299,7 +299,7 @@ static void test_no_memory(void **state) {
     gw_free(&w);
 }
 
-static void count_progress(void *arg, double done) {
+static bool count_progress(void *arg, double done) {
     double *last = arg;
     assert_true(done > *last && done <= 1.0);
     *last = done;

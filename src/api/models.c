@@ -1,0 +1,554 @@
+#include "api/models.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "api/api_impl.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/sys.h"
+
+#define LOW_PRIORITY 19 /* nice */
+/* A client that waits for a model hears something before it gives up. */
+#define ALIVE_STREAM_NS (5 * GS_NS_PER_S)
+#define ALIVE_WHOLE_NS  (20 * GS_NS_PER_S)
+#define ALIVE_AGAIN_NS  (10 * GS_NS_PER_S)
+
+static void step(gs_api *a);
+
+const char *gs_model_state_name(gs_model_state s) {
+    static const char *const names[] = {
+#define X(name, text) text,
+        GS_MODEL_STATE_MAP(X)
+#undef X
+    };
+    return names[s];
+}
+
+/* ---- Names
+ * ----------------------------------------------------------------------------------------- */
+
+/* "name" or "name:latest", as Ollama's clients write it. */
+static bool same_name(const char *want, const char *have) {
+    size_t n = strlen(have);
+    return strncmp(want, have, n) == 0 && (want[n] == '\0' || strcmp(want + n, ":latest") == 0);
+}
+
+/* The first one's name may come from its file. */
+static const char *name_of(const gs_api *a, const gs_model_entry *m) {
+    return m == a->models.v ? a->cfg.model->name : m->spec->name;
+}
+
+static gs_model_entry *find_own(const gs_api *a, const char *want) {
+    for (int i = 0; i < a->models.n; i++)
+        if (same_name(want, name_of(a, &a->models.v[i])))
+            return &a->models.v[i];
+    return NULL;
+}
+
+static gs_model_entry *alias_target(const gs_api *a, const gs_model_alias *x) {
+    return x->model[0] == '\0' ? a->models.v : find_own(a, x->model);
+}
+
+gs_model_entry *gs_models_find(const gs_api *a, const char *want, const gs_model_alias **alias) {
+    *alias = NULL;
+    gs_model_entry *m = *want == '\0' ? a->models.v : find_own(a, want);
+    for (int k = 0; k < a->cfg.n_aliases && !m; k++) {
+        if (!same_name(want, a->cfg.aliases[k].name))
+            continue;
+        m = alias_target(a, &a->cfg.aliases[k]);
+        *alias = m ? &a->cfg.aliases[k] : NULL;
+    }
+    return m;
+}
+
+gs_model_entry *gs_models_of_body(const gs_api *a, const json_t *body) {
+    const gs_model_alias *alias;
+    const char *want = json_string_value(json_object_get(body, "model"));
+    return gs_models_find(a, want ? want : "", &alias);
+}
+
+const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_alias **alias) {
+    const gs_model_entry *m = gs_models_find(a, want, alias);
+    if (!m)
+        return NULL;
+    return *alias ? (*alias)->name : name_of(a, m);
+}
+
+const char *gs_api_served_name(const gs_api *a, int i) {
+    if (i < a->models.n)
+        return name_of(a, &a->models.v[i]);
+    i -= a->models.n;
+    for (int k = 0; k < a->cfg.n_aliases; k++)
+        if (alias_target(a, &a->cfg.aliases[k]) && i-- == 0)
+            return a->cfg.aliases[k].name;
+    return NULL;
+}
+
+const gs_model_entry *gs_models_served(const gs_api *a, int i) {
+    if (i < a->models.n)
+        return &a->models.v[i];
+    i -= a->models.n;
+    for (int k = 0; k < a->cfg.n_aliases; k++) {
+        const gs_model_entry *m = alias_target(a, &a->cfg.aliases[k]);
+        if (m && i-- == 0)
+            return m;
+    }
+    return NULL;
+}
+
+const char *gs_models_lane_name(const gs_api *a, int32_t lane) {
+    for (int i = 0; i < a->models.n; i++) {
+        const gs_model_entry *m = &a->models.v[i];
+        if (m->served && m->served->lane == lane)
+            return name_of(a, m);
+    }
+    return "";
+}
+
+const gs_model_facts *gs_models_facts(const gs_api *a, const gs_model_entry *m) {
+    return m->served          ? &m->served->facts
+           : m == a->models.v ? &a->cfg.model->facts
+                              : &m->spec->facts;
+}
+
+int32_t gs_models_context(const gs_api *a, const gs_model_entry *m) {
+    gs_backend_info info;
+    if (!m->served)
+        return m->spec->context;
+    gs_engine_lane_info(a->engine, m->served->lane, &info);
+    return info.max_context;
+}
+
+/* ---- The loading thread
+ * ---------------------------------------------------------------------------- */
+
+static void *job_main(void *arg) {
+    gs_api *a = arg;
+    gs_models *all = &a->models;
+    gs_model_entry *m = all->job;
+    pthread_setname_np(pthread_self(), "gs-loader");
+    /* Linux has it by thread. Steps that run meanwhile come first. */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), LOW_PRIORITY);
+    if (all->job_loads)
+        all->job_code =
+            a->cfg.loading->load(a->cfg.loading->arg, m->spec, all->job_room, &m->percent,
+                                 &m->loaded, all->job_err, sizeof(all->job_err));
+    else
+        a->cfg.loading->release(a->cfg.loading->arg, &m->loaded);
+    atomic_store(&all->job_done, true);
+    uv_async_send(&a->wake);
+    return NULL;
+}
+
+/* False: no thread could be had. */
+static bool start_job(gs_api *a, gs_model_entry *m, bool loads, uint64_t room) {
+    gs_models *all = &a->models;
+    all->job = m;
+    all->job_loads = loads;
+    all->job_room = room;
+    all->job_code = 0;
+    all->job_err[0] = '\0';
+    atomic_store(&all->job_done, false);
+    if (pthread_create(&all->thread, NULL, job_main, a) == 0)
+        return true;
+    all->job = NULL;
+    return false;
+}
+
+static void queue_up(gs_api *a, gs_model_entry *m) {
+    m->state = GS_MODEL_QUEUED;
+    m->ticket = ++a->models.last_ticket;
+    m->bytes = m->spec->bytes;
+}
+
+/* Its memory is free. Who came for it meanwhile has it loaded again. */
+static void after_release(gs_api *a, gs_model_entry *m) {
+    m->state = GS_MODEL_COLD;
+    m->bytes = 0;
+    if (m->n_users > 0)
+        queue_up(a, m);
+}
+
+/* ---- Parked requests
+ * ------------------------------------------------------------------------------- */
+
+static bool wants_stream(const gs_parked *p) {
+    const json_t *v = json_object_get(p->body, "stream");
+    if (!p->route->stream)
+        return false;
+    /* Ollama's dialect streams unless it is told not to. */
+    return json_is_true(v) || (!v && strcmp(p->route->stream, "application/x-ndjson") == 0);
+}
+
+static void alive(gs_parked *p, int64_t now_ns) {
+    const bool stream = wants_stream(p);
+    const bool events = stream && strcmp(p->route->stream, "text/event-stream") == 0;
+    const int64_t due_ns = p->written_ns > 0
+                               ? p->written_ns + ALIVE_AGAIN_NS
+                               : p->began_ns + (stream ? ALIVE_STREAM_NS : ALIVE_WHOLE_NS);
+    if (now_ns < due_ns)
+        return;
+    if (p->written_ns == 0) {
+        gs_http_add_header(p->rq, "Cache-Control", "no-store");
+        gs_http_begin(p->rq, 200, stream ? p->route->stream : "application/json");
+    }
+    p->written_ns = now_ns;
+    const char *sign = events ? ": the model is loading\n\n" : " ";
+    gs_http_write(p->rq, sign, strlen(sign)); /* may report the client gone: the last use of p */
+}
+
+/* Takes p off the list; its request is the caller's. */
+static gs_parked unpark(gs_api *a, gs_parked *p) {
+    gs_parked **at = &a->models.parked;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    a->n_live--;
+    p->model->n_users--;
+    const gs_parked taken = *p;
+    gs_free(p);
+    return taken;
+}
+
+static gs_parked *parked_of(const gs_api *a, const gs_model_entry *m) {
+    for (gs_parked *p = a->models.parked; p; p = p->next)
+        if (!m || p->model == m)
+            return p;
+    return NULL;
+}
+
+/* Answers all that wait for m, or all there are. */
+static void refuse(gs_api *a, gs_model_entry *m, const gs_api_error *e) {
+    gs_parked *p;
+    while ((p = parked_of(a, m))) {
+        const gs_parked taken = unpark(a, p);
+        size_t n;
+        gs_http_body(taken.rq, &n);
+        gs_api_discard(a, taken.body, n);
+        gs_api_reply_error(taken.rq, e);
+    }
+}
+
+/* One after the other goes where it wanted to go. */
+static void release_parked(gs_api *a, gs_model_entry *m) {
+    gs_parked *p;
+    while ((p = parked_of(a, m))) {
+        const gs_parked taken = unpark(a, p);
+        taken.route->handle(a, taken.rq, taken.body);
+    }
+}
+
+void gs_models_park(gs_api *a, gs_model_entry *m, gs_http_request *rq, json_t *body,
+                    const gs_route *route) {
+    gs_api_error e = {0};
+    gs_parked *p = a->n_live < a->cfg.max_live_requests ? gs_calloc(1, sizeof(*p)) : NULL;
+    if (!p) {
+        gs_api_fail(&e, GS_ERR_OVERLOADED, NULL, "Too many requests are being answered.");
+        json_decref(body);
+        gs_api_reply_error(rq, &e);
+        return;
+    }
+    *p = (gs_parked){.rq = rq, .body = body, .route = route, .model = m, .began_ns = gs_now_ns()};
+    gs_parked **at = &a->models.parked;
+    while (*at)
+        at = &(*at)->next;
+    *at = p;
+    a->n_live++;
+    m->n_users++;
+    if (m->state == GS_MODEL_COLD)
+        queue_up(a, m);
+    step(a);
+}
+
+bool gs_models_gone(gs_api *a, gs_http_request *rq) {
+    for (gs_parked *p = a->models.parked; p; p = p->next) {
+        if (p->rq != rq)
+            continue;
+        const gs_parked taken = unpark(a, p);
+        taken.model->used_ns = gs_now_ns();
+        json_decref(taken.body);
+        gs_http_end(rq);
+        return true;
+    }
+    return false;
+}
+
+/* ---- Room
+ * ------------------------------------------------------------------------------------------ */
+
+static uint64_t held_bytes(const gs_api *a) {
+    uint64_t n = a->cfg.model->bytes;
+    for (int i = 1; i < a->models.n; i++)
+        if (a->models.v[i].state >= GS_MODEL_LOADING)
+            n += a->models.v[i].bytes;
+    return n;
+}
+
+static bool is_idle(const gs_api *a, const gs_model_entry *m) {
+    return m != a->models.v && m->state == GS_MODEL_READY && m->n_users == 0;
+}
+
+static void unload(gs_api *a, gs_model_entry *m, const char *why) {
+    gs_info("models", "unloading name=%s why=%s", m->spec->name, why);
+    m->state = GS_MODEL_LEAVING;
+    m->query = (gs_query){.kind = GS_QUERY_DETACH, .owner = m, .lane = m->served->lane};
+    gs_engine_ask(a->engine, &m->query);
+}
+
+/* Least recently used of those that may go. */
+static gs_model_entry *find_victim(const gs_api *a) {
+    gs_model_entry *best = NULL;
+    for (int i = 1; i < a->models.n; i++) {
+        gs_model_entry *m = &a->models.v[i];
+        if (is_idle(a, m) && !m->spec->pinned && (!best || m->used_ns < best->used_ns))
+            best = m;
+    }
+    return best;
+}
+
+static void fail_load(gs_api *a, gs_model_entry *m, int64_t retry_ns, const char *why) {
+    gs_api_error e = {0};
+    gs_warn("models", "not loaded name=%s why=%s", m->spec->name, why);
+    m->state = GS_MODEL_COLD;
+    m->bytes = 0;
+    gs_api_fail(&e, GS_ERR_UNAVAILABLE, "model", "The model '%.80s' could not be loaded: %s",
+                m->spec->name, why);
+    e.retry_after_ns = retry_ns;
+    refuse(a, m, &e);
+}
+
+static gs_model_entry *next_queued(const gs_api *a) {
+    gs_model_entry *best = NULL;
+    for (int i = 1; i < a->models.n; i++) {
+        gs_model_entry *m = &a->models.v[i];
+        if (m->state == GS_MODEL_QUEUED && (!best || m->ticket < best->ticket))
+            best = m;
+    }
+    return best;
+}
+
+static bool somebody_leaves(const gs_api *a) {
+    for (int i = 1; i < a->models.n; i++)
+        if (a->models.v[i].state == GS_MODEL_LEAVING)
+            return true;
+    return false;
+}
+
+static int n_lanes(const gs_api *a) {
+    int n = 1;
+    for (int i = 1; i < a->models.n; i++)
+        n += a->models.v[i].state >= GS_MODEL_LOADING;
+    return n;
+}
+
+/* Loads m if there is room; makes room, waits for it, or says that there is none. */
+static void load_next(gs_api *a, gs_model_entry *m) {
+    const uint64_t held = held_bytes(a), budget = a->cfg.memory_bytes;
+    char why[200];
+    if ((budget == 0 || held + m->bytes <= budget) && n_lanes(a) < GS_ENGINE_LANES) {
+        m->state = GS_MODEL_LOADING;
+        atomic_store(&m->percent, 0);
+        gs_info("models", "loading name=%s", m->spec->name);
+        if (!start_job(a, m, true, budget > 0 ? budget - held : UINT64_MAX))
+            fail_load(a, m, GS_NS_PER_S, "there is no thread to load it.");
+        return;
+    }
+    if (somebody_leaves(a))
+        return; /* it is asked again when that one is gone */
+    gs_model_entry *victim = find_victim(a);
+    if (victim) {
+        unload(a, victim, "room");
+        return;
+    }
+    snprintf(why, sizeof(why),
+             "it needs %llu MB; of the %llu MB for models %llu MB are taken by models that are in "
+             "use or stay.",
+             (unsigned long long)(m->bytes >> 20), (unsigned long long)(budget >> 20),
+             (unsigned long long)(held >> 20));
+    fail_load(a, m, 10 * GS_NS_PER_S, why);
+}
+
+/* Whatever can go on does. */
+static void step(gs_api *a) {
+    gs_model_entry *m;
+    while (!a->models.job && !a->draining && (m = next_queued(a))) {
+        load_next(a, m);
+        if (m->state == GS_MODEL_QUEUED)
+            return;
+    }
+}
+
+/* ---- The loading thread is done, the engine has answered
+ * ------------------------------------------- */
+
+static void attach(gs_api *a, gs_model_entry *m) {
+    m->bytes = m->loaded.bytes;
+    m->query = (gs_query){.kind = GS_QUERY_ATTACH,
+                          .owner = m,
+                          .backend = m->loaded.backend,
+                          .cost = m->loaded.cost,
+                          .prepare = m->loaded.prepare,
+                          .prepare_arg = m->loaded.prepare_arg};
+    m->loaded.backend = NULL;
+    gs_engine_ask(a->engine, &m->query);
+}
+
+void gs_models_pump(gs_api *a) {
+    gs_models *all = &a->models;
+    if (!all->job || !atomic_load(&all->job_done))
+        return;
+    gs_model_entry *m = all->job;
+    pthread_join(all->thread, NULL);
+    all->job = NULL;
+    if (a->draining)
+        return; /* what was loaded is given back at the end */
+    if (!all->job_loads) {
+        after_release(a, m);
+    } else if (all->job_code != 0) {
+        fail_load(a, m, GS_NS_PER_S, all->job_err[0] ? all->job_err : gs_err_text(all->job_code));
+    } else {
+        attach(a, m);
+    }
+    step(a);
+}
+
+static void attached(gs_api *a, gs_model_entry *m) {
+    if (m->query.code != 0) {
+        char why[sizeof(m->query.err)];
+        snprintf(why, sizeof(why), "%s",
+                 m->query.err[0] ? m->query.err : gs_err_text(m->query.code));
+        /* What the loader made beside the backend goes, here: it happens once in a blue moon. */
+        a->cfg.loading->release(a->cfg.loading->arg, &m->loaded);
+        fail_load(a, m, GS_NS_PER_S, why);
+        return;
+    }
+    m->loaded.served->lane = m->query.lane;
+    m->served = m->loaded.served;
+    m->state = GS_MODEL_READY;
+    m->used_ns = gs_now_ns();
+    m->keep_ns = m->spec->keep_ns;
+    gs_info("models", "ready name=%s load_ms=%.0f mb=%llu", m->spec->name, m->served->load_ms,
+            (unsigned long long)(m->bytes >> 20));
+    release_parked(a, m);
+}
+
+static void detached(gs_api *a, gs_model_entry *m) {
+    if (m->query.code != 0) { /* a sequence had not ended yet */
+        m->state = GS_MODEL_READY;
+        release_parked(a, m);
+        return;
+    }
+    m->served = NULL;
+    m->loaded.backend = m->query.backend;
+    m->query.backend = NULL;
+    if (!a->models.job && start_job(a, m, false, 0))
+        return;
+    /* Rare: another one is being loaded. Giving memory back takes a moment then. */
+    a->cfg.loading->release(a->cfg.loading->arg, &m->loaded);
+    after_release(a, m);
+}
+
+void gs_models_answered(gs_api *a, gs_query *q) {
+    if (q->kind == GS_QUERY_ATTACH)
+        attached(a, q->owner);
+    else
+        detached(a, q->owner);
+    step(a);
+}
+
+/* ---- Use
+ * ------------------------------------------------------------------------------------------- */
+
+void gs_models_use(gs_model_entry *m) {
+    m->n_users++;
+}
+
+static bool stays(const gs_api *a, const gs_model_entry *m) {
+    return m == a->models.v || m->spec->pinned || m->keep_ns == GS_KEEP_FOREVER;
+}
+
+int64_t gs_models_expires_ns(const gs_api *a, const gs_model_entry *m) {
+    if (stays(a, m))
+        return GS_NEVER_NS;
+    const int64_t used_ns = m->n_users > 0 ? gs_now_ns() : m->used_ns;
+    return used_ns + m->keep_ns;
+}
+
+void gs_models_done(gs_api *a, gs_model_entry *m) {
+    m->n_users--;
+    m->used_ns = gs_now_ns();
+    if (is_idle(a, m) && !a->draining && gs_models_expires_ns(a, m) <= m->used_ns)
+        unload(a, m, "keep_alive");
+    else
+        step(a); /* it may make room for another one now */
+}
+
+void gs_models_keep(gs_model_entry *m, int64_t keep_ns) {
+    m->keep_ns = keep_ns;
+}
+
+/* What is pinned is loaded once the first one is there. */
+static void load_pinned(gs_api *a) {
+    if (a->models.begun || !a->engine || gs_engine_get_state(a->engine) != GS_ENGINE_READY)
+        return;
+    a->models.begun = true;
+    for (int i = 1; i < a->models.n; i++)
+        if (a->models.v[i].spec->pinned && a->models.v[i].state == GS_MODEL_COLD)
+            queue_up(a, &a->models.v[i]);
+    step(a);
+}
+
+void gs_models_tick(gs_api *a, int64_t now_ns) {
+    load_pinned(a);
+    for (int i = 1; i < a->models.n; i++) {
+        gs_model_entry *m = &a->models.v[i];
+        if (is_idle(a, m) && !a->draining && gs_models_expires_ns(a, m) <= now_ns)
+            unload(a, m, "keep_alive");
+    }
+    for (gs_parked *p = a->models.parked, *next; p; p = next) {
+        next = p->next;
+        alive(p, now_ns);
+    }
+}
+
+/* ---- Start and end
+ * --------------------------------------------------------------------------------- */
+
+int gs_models_create(gs_api *a) {
+    a->models.n = a->cfg.n_models + 1;
+    a->models.v = gs_calloc((size_t)a->models.n, sizeof(*a->models.v));
+    if (!a->models.v)
+        return GS_ERR_NOMEM;
+    a->models.v[0] = (gs_model_entry){.state = GS_MODEL_READY, .served = a->cfg.model};
+    for (int i = 1; i < a->models.n; i++)
+        a->models.v[i].spec = &a->cfg.models[i - 1];
+    return 0;
+}
+
+void gs_models_drain(gs_api *a) {
+    gs_api_error e = {0};
+    gs_api_fail(&e, GS_ERR_UNAVAILABLE, NULL, "The server is shutting down.");
+    refuse(a, NULL, &e);
+}
+
+void gs_models_free(gs_api *a) {
+    gs_models *all = &a->models;
+    if (all->job) {
+        atomic_store(&all->job->percent, -1);
+        pthread_join(all->thread, NULL);
+    }
+    for (int i = 1; i < all->n; i++) {
+        gs_model_entry *m = &all->v[i];
+        /* A question that the engine never got to, or an answer that nobody polled. */
+        if (m->query.backend)
+            m->loaded.backend = m->query.backend;
+        if (m->loaded.impl)
+            a->cfg.loading->release(a->cfg.loading->arg, &m->loaded);
+    }
+    gs_free(all->v);
+}
