@@ -267,6 +267,7 @@ static void random_home(home *h, uint64_t seed) {
             q->cancel_after_ns = 1 + (int64_t)(gs_rng_unit(&r) * 3e9);
     }
     h->cfg.check = true;
+    h->cfg.max_waiting = 600; /* all records are checked after each step */
     h->cfg.seed = seed;
     h->cfg.device.n_blocks = 220;
     h->cfg.device.slow_rate = 0.02;
