@@ -303,6 +303,12 @@ static bool count_progress(void *arg, double done) {
     double *last = arg;
     assert_true(done > *last && done <= 1.0);
     *last = done;
+    return true;
+}
+
+static bool stop_half_way(void *arg, double done) {
+    (void)arg;
+    return done < 0.5;
 }
 
 static void test_progress(void **state) {
@@ -318,6 +324,8 @@ static void test_progress(void **state) {
     assert_int_equal(gs_model_load(g, NULL, count_progress, &last, &m, err, sizeof err), GS_OK);
     assert_true(last > 0.95);
     gs_model_free(m);
+    assert_int_equal(gs_model_load(g, NULL, stop_half_way, NULL, &m, err, sizeof err),
+                     GS_ERR_CANCELLED);
     gs_gguf_close(g);
     gw_free(&w);
 }
