@@ -3,71 +3,82 @@ import {act, getIfThere, inWords, send} from "./api.js";
 import {$, h, has, keyed, num, onChange, percent, setText, t, time} from "./base.js";
 import {live, on} from "./live.js";
 
-const GOING = ["validating", "in_progress", "running", "queued", "waiting", "scheduled", "finalizing"];
-
-/* A batch as /v1/batches has it, in the words of the live data. */
-const ofBatch = (b) => ({id: b.id, name: b.metadata?.name ?? b.input_file_name ?? b.id, status: b.paused ? "paused" : b.status,
-  person: b.person, total: b.request_counts?.total ?? 0, done: b.request_counts?.completed ?? 0,
-  failed: b.request_counts?.failed ?? 0, eta_s: b.eta_s, rate: b.rate, schedule: b.schedule});
+const GOING = ["validating", "in_progress", "finalizing"];
 
 let batches = null; /* null: this server has none */
+let hours = null;   /* of /v1/background; null: not known */
 
-/* The live ones know more; the others are the past. */
-function jobs() {
-  const liveJobs = live.state?.jobs ?? [];
-  const known = new Set(liveJobs.map((j) => j.id));
-  return [...liveJobs, ...(batches ?? []).map(ofBatch).filter((j) => !known.has(j.id))];
+const nameOf = (b) => b.metadata?.name || b.metadata?.title || b.id;
+
+/* Lines a second since it began, and the seconds that are left at that pace. */
+function pace(b) {
+  const {total = 0, completed = 0, failed = 0} = b.request_counts ?? {};
+  const s = Date.now() / 1000 - b.in_progress_at;
+  const rate = b.status === "in_progress" && s > 1 ? (completed + failed) / s : 0;
+  return {rate, left_s: rate > 0 ? (total - completed - failed) / rate : null};
 }
 
-function makeRow(j) {
-  const path = `/v1/batches/${encodeURIComponent(j.id)}`;
-  const button = (name, action) => h("button", {class: "small", "data-act": name,
-    onclick: (e) => act(e.target, `${path}/${action}`, read)});
-  return h("tr", {}, h("th", {scope: "row"}), h("td", {class: "person"}), h("td", {class: "state"}),
-    h("td", {class: "bar-cell"}, h("progress"), h("span", {class: "value"})), h("td", {class: "eta"}),
-    h("td", {class: "acts"}, button("pause", "pause"), button("resume", "resume"), button("stop", "cancel")));
+const makeRow = (b) => h("tr", {}, h("th", {scope: "row"}), h("td", {class: "state"}),
+  h("td", {class: "bar-cell"}, h("progress"), h("span", {class: "value"})), h("td", {class: "eta"}),
+  h("td", {class: "acts"}, h("button", {class: "small",
+    onclick: (e) => act(e.target, `/v1/batches/${encodeURIComponent(b.id)}/cancel`, read)})));
+
+function stateWords(b) {
+  const word = has(`job.${b.status}`) ? t(`job.${b.status}`) : b.status ?? "–";
+  const more = [b.gamasot?.paused, b.gamasot?.warning].filter(Boolean).join("; ");
+  return more ? `${word} (${more})` : word;
 }
 
-function updateRow(el, j) {
-  setText($("th", el), j.name || j.id);
-  setText($(".person", el), j.person || "–");
-  setText($(".state", el), has(`job.${j.status}`) ? t(`job.${j.status}`) : j.status ?? "–");
+function updateRow(el, b) {
+  const {total = 0, completed = 0, failed = 0} = b.request_counts ?? {};
+  const {rate, left_s} = pace(b);
+  setText($("th", el), nameOf(b));
+  setText($(".state", el), stateWords(b));
   const bar = $("progress", el);
-  bar.max = j.total || 1;
-  bar.value = (j.done ?? 0) + (j.failed ?? 0);
-  const words = [t("jobs.progress", {done: num(j.done), total: num(j.total)})];
-  if (j.failed > 0) words.push(t("jobs.failed", {n: num(j.failed)}));
-  if (j.rate > 0) words.push(t("jobs.rate", {n: num(j.rate * 60, 1)}));
+  bar.max = total || 1;
+  bar.value = completed + failed;
+  const words = [t("jobs.progress", {done: num(completed), total: num(total)})];
+  if (failed > 0) words.push(t("jobs.failed", {n: num(failed)}));
+  if (rate > 0) words.push(t("jobs.rate", {n: num(rate * 60, 1)}));
   setText($(".value", el), words.join(", "));
-  bar.setAttribute("aria-label", `${j.name || j.id}: ${words.join(", ")}`);
-  setText($(".eta", el), j.eta_s > 0 && GOING.includes(j.status) ? time(j.eta_s * 1000) : "–");
-  for (const b of el.querySelectorAll("button")) {
-    const name = b.dataset.act;
-    setText(b, t(`act.${name}`));
-    b.setAttribute("aria-label", `${t(`act.${name}`)} – ${j.name || j.id}`);
-    const going = GOING.includes(j.status);
-    b.hidden = name === "resume" ? j.status !== "paused" : name === "pause" ? !going : !going && j.status !== "paused";
-  }
+  bar.setAttribute("aria-label", `${nameOf(b)}: ${words.join(", ")}`);
+  setText($(".eta", el), left_s === null ? "–" : time(left_s * 1000));
+  const stop = $("button", el);
+  setText(stop, t("act.stop"));
+  stop.setAttribute("aria-label", `${t("act.stop")} – ${nameOf(b)}`);
+  stop.hidden = !GOING.includes(b.status);
+}
+
+const isPaused = () => hours?.paused ?? live.state?.background?.paused ?? false;
+
+/* The hours of background work, and when they begin or end next. */
+function scheduleWords() {
+  if (!hours?.schedule) return "";
+  const at = hours.open ? hours.closes_at : hours.opens_at;
+  const clock = new Intl.DateTimeFormat(document.documentElement.lang, {weekday: "short",
+    hour: "numeric", minute: "2-digit"});
+  const next = at ? ` ${t(hours.open ? "jobs.closes" : "jobs.opens", {time: clock.format(new Date(at * 1000))})}` : "";
+  return t("jobs.schedule", {schedule: hours.schedule}) + next;
 }
 
 function fill() {
-  const list = jobs();
-  keyed($("#job-rows"), list, (j) => j.id, makeRow, updateRow);
+  const list = batches ?? [];
+  keyed($("#job-rows"), list, (b) => b.id, makeRow, updateRow);
   $("#jobs-table").hidden = list.length === 0;
   $("#jobs-none").hidden = list.length > 0;
   setText($("#jobs-none"), t(batches === null ? "jobs.off" : "jobs.none"));
-  const background = live.state?.background ?? {};
-  setText($("#jobs-share"), Number.isFinite(background.share) ? t("jobs.share", {share: percent(background.share, 1)}) : "");
-  setText($("#jobs-pause"), t(background.paused ? "jobs.resume_all" : "jobs.pause_all"));
-  const schedule = background.schedule ?? live.state?.jobs?.find((j) => j.schedule)?.schedule;
-  $("#jobs-schedule").hidden = !schedule;
-  setText($("#jobs-schedule"), schedule ? t("jobs.schedule", {schedule}) : "");
+  const share = live.state?.background?.share;
+  setText($("#jobs-share"), Number.isFinite(share) ? t("jobs.share", {share: percent(share, 1)}) : "");
+  setText($("#jobs-pause"), t(isPaused() ? "jobs.resume_all" : "jobs.pause_all"));
+  $("#jobs-schedule").hidden = !hours?.schedule;
+  setText($("#jobs-schedule"), scheduleWords());
 }
 
 async function read() {
   try {
-    const said = await getIfThere("/v1/batches?limit=100");
-    batches = said?.data ?? null;
+    const [list, background] = await Promise.all([getIfThere("/v1/batches?limit=100"), getIfThere("/v1/background")]);
+    batches = list?.data ?? null;
+    hours = background;
     fill();
   } catch { /* the link at the top says that the server is away */ }
 }
@@ -75,8 +86,10 @@ async function read() {
 async function pauseAll(event) {
   event.target.disabled = true;
   try {
-    await send("PATCH", "/v1/config", {body: {"sched.background_paused": !live.state?.background?.paused}});
+    if (hours) await send("POST", `/v1/background/${hours.paused ? "resume" : "pause"}`, {body: {}});
+    else await send("PATCH", "/v1/config", {body: {"sched.background_paused": !isPaused()}});
     setText($("#action-note"), t("act.done"));
+    await read();
   } catch (error) {
     setText($("#action-note"), t("act.failed", {message: inWords(error)}));
   } finally {

@@ -31,17 +31,44 @@ export function storySentence(r) {
     ttft: time(r.ttft_ms), reason: t(`why.${cause}`)});
 }
 
+/* One part of the bar; the pieces in which a prompt was read are told apart by lines. */
+function partElement(p, all, chunks) {
+  const el = h("span", {class: `part ${p.kind}`, title: `${p.label}: ${time(p.ms)}`},
+    ...(p.kind === "read" ? Array.from({length: Math.min(chunks, 40) - 1}, () => h("i")) : []));
+  el.style.flexGrow = String(Math.max(p.ms / all, 0.004));
+  return el;
+}
+
+/* Where the first word had been expected. */
+function prediction(r, all) {
+  if (!(r.predicted_ttft_ms >= 0) || r.predicted_ttft_ms > all) return null;
+  const el = h("span", {class: "expected", title: `${t("story.predicted")}: ${time(r.predicted_ttft_ms)}`});
+  el.style.left = `${(r.predicted_ttft_ms / all) * 100}%`;
+  return el;
+}
+
 function picture(r) {
   const list = parts(r);
   const all = list.reduce((sum, p) => sum + p.ms, 0) || 1;
-  const bar = h("div", {class: "story-bar", "aria-hidden": "true"}, ...list.map((p) => {
-    const el = h("span", {class: `part ${p.kind}`, title: `${p.label}: ${time(p.ms)}`});
-    el.style.flexGrow = String(Math.max(p.ms / all, 0.004));
-    return el;
-  }));
-  return h("figure", {}, h("figcaption", {}, t("story.picture")), bar,
+  const expected = prediction(r, all);
+  return h("figure", {}, h("figcaption", {}, t("story.picture")),
+    h("div", {class: "story-bar", "aria-hidden": "true"}, ...list.map((p) => partElement(p, all, r.chunks)), expected),
     h("ol", {class: "legend"}, ...list.map((p) => h("li", {},
-      h("span", {class: `swatch ${p.kind}`}), `${p.label} ${time(p.ms)}`))));
+      h("span", {class: `swatch ${p.kind}`}), `${p.label} ${time(p.ms)}`)),
+    expected && h("li", {}, h("span", {class: "swatch expected"}), `${t("story.predicted")} ${time(r.predicted_ttft_ms)}`)));
+}
+
+/* With whom its steps were shared: of all its steps, how many beside each class. */
+function company(r) {
+  const list = Object.entries(r.steps_with ?? {}).sort((a, b) => b[1] - a[1]);
+  if (list.length === 0 || !r.steps) return null;
+  return h("figure", {}, h("figcaption", {}, t("story.company")),
+    ...list.map(([c, n]) => {
+      const fill = h("span", {class: `swatch c-${c}`});
+      fill.style.width = `${(n / r.steps) * 100}%`;
+      return h("div", {class: "beside"}, h("span", {}, className(c)), h("span", {class: "track"}, fill),
+        h("span", {}, t("story.of", {n: num(n), all: num(r.steps)})));
+    }));
 }
 
 function facts(r) {
@@ -51,7 +78,6 @@ function facts(r) {
     ["story.answer", t("queue.tokens", {n: num(r.output_tokens), max: num(r.max_output_tokens)})],
     ["story.chunks", num(r.chunks)],
     ["story.steps", num(r.steps)],
-    ["story.company", Object.entries(r.steps_with ?? {}).map(([c, n]) => `${className(c)} ${num(n)}`).join(", ") || "–"],
     ["story.predicted", time(r.predicted_ttft_ms)],
     ["story.error", r.steps_predicted_ms > 0
       ? `${brief(r.steps_measured_ms)} / ${brief(r.steps_predicted_ms)} ms (${percent(r.steps_measured_ms / r.steps_predicted_ms - 1)})` : "–"],
@@ -65,7 +91,7 @@ function content(r) {
   return h("section", {},
     h("p", {class: "lead"}, storySentence(r)),
     r.relegated ? h("p", {}, t("story.relegated")) : null,
-    picture(r), h("h3", {}, t("story.facts")), facts(r));
+    picture(r), company(r), h("h3", {}, t("story.facts")), facts(r));
 }
 
 /* user: without keys, whose requests are asked for. */

@@ -115,6 +115,26 @@ class Names(browser.PageTest):
                 self.assertEqual(v.dialogs, [])
 
 
+class Actions(browser.PageTest):
+    """What one may do about a request."""
+
+    def test_pause_and_stop(self):
+        with harness.Server("--fake.step_ms", 20, "--fake.kv_blocks", 256) as server:
+            with browser.Load(server) as load, self.visit(server) as v:
+                load.add(1, user="Mina")
+                v.wait_live()
+                v.page.click("#running button[data-act=pause]")
+                v.wait_text(".request .what", "paused by hand")
+                steps = server.metrics()["steps_total"]
+                v.page.click(".request button[data-act=resume]")
+                server.wait_metric("steps_total", steps + 3)
+                v.wait_text("#running .what", "of at most")
+                v.page.click("#running button[data-act=stop]")
+                server.wait_idle()
+                v.wait_text("#n-running", "^0$")
+                self.assertIn("Nobody", v.text("#running + p"))
+
+
 class Targets(browser.PageTest):
     """Distributions, the trade-off, the past, and settings that change."""
 

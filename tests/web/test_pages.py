@@ -135,6 +135,14 @@ class Words(browser.PageTest):
             for key in asked:
                 self.assertIn(key, en, path.name)
 
+    def test_no_word_is_kept_for_nobody(self):
+        text = "".join(p.read_text() for p in SRC.iterdir()
+                       if p.suffix in (".js", ".html") and p.name != "text.js")
+        # Some are put together: t(`why.${cause}`).
+        stems = tuple(set(re.findall(r"[`\"]([\w.]+\.)\$\{", text)) | {"col."})
+        for key in self.words["en"]:
+            self.assertTrue(f'"{key}"' in text or key.startswith(stems), key)
+
     def test_particles(self):
         self.assertEqual(self.filled, ["엄마가|엄마는|엄마로", "아들이|아들은|아들로",
                                        "민준이|민준은|민준으로", "7이|7은|7로", "2가|2는|2로",
