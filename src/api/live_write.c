@@ -36,12 +36,12 @@ static void key_ms(gs_jsonw *w, const char *key, int64_t ns) {
 
 /* ---- hello --------------------------------------------------------------------------------- */
 
-static void write_model(gs_jsonw *w, const gs_api *a) {
+static void write_model(gs_jsonw *w, const gs_api *a, const gs_model_entry *m) {
     gs_backend_info info;
-    gs_engine_info(a->engine, &info);
+    gs_engine_lane_info(a->engine, m->served->lane, &info);
     gs_jsonw_obj(w);
-    key_str(w, "name", a->cfg.model->name);
-    key_str(w, "kind", "decoder");
+    key_str(w, "name", gs_models_lane_name(a, m->served->lane));
+    key_str(w, "kind", info.whole_prompts ? "encoder" : "decoder");
     key_int(w, "context", info.max_context);
     key_int(w, "kv_blocks", info.n_kv_blocks);
     key_int(w, "block_tokens", info.block_tokens);
@@ -64,7 +64,9 @@ void gs_live_write_hello(const gs_api *a, const gs_audience *to, gs_buf *out) {
     gs_jsonw_end_obj(&w);
     gs_jsonw_key(&w, "models");
     gs_jsonw_arr(&w);
-    write_model(&w, a);
+    for (int i = 0; i < a->models.n; i++)
+        if (a->models.v[i].served)
+            write_model(&w, a, &a->models.v[i]);
     gs_jsonw_end_arr(&w);
     gs_jsonw_key(&w, "classes");
     gs_jsonw_arr(&w);
@@ -105,7 +107,7 @@ static void write_step(gs_jsonw *w, const gs_api *a, const gs_step_record *r, in
     key_ms(w, "ms", r->ns);
     key_ms_or_null(w, "predicted_ms", r->predicted_ns);
     key_ms_or_null(w, "limit_ms", r->limit_ns);
-    key_str(w, "model", a->cfg.model->name);
+    key_str(w, "model", gs_models_lane_name(a, r->model));
     key_ms(w, "held_ms", r->held_ns);
     key_ms(w, "saved_ms", r->saved_ns);
     if (r->gave_way) {
@@ -222,7 +224,7 @@ static void write_records(state_writer *s, const char *key, bool running) {
         key_person(s, r, x->person);
         gs_jsonw_key(w, "own");
         gs_jsonw_bool(w, is_own(s, r));
-        key_str(w, "model", s->a->cfg.model->name);
+        key_str(w, "model", gs_models_lane_name(s->a, x->model));
         gs_story_members(w, index, x, s->q->now_ns);
         gs_jsonw_end_obj(w);
     }
@@ -239,15 +241,22 @@ static const struct {
                     {GS_KV_MAP_OTHER, "held"}};
 #define N_PLAIN ((int32_t)(sizeof(plain_owners) / sizeof(plain_owners[0])))
 
+/* It holds a slot of the pool that is shown. */
+static bool in_pool(const gs_query *q, const gs_explain *x) {
+    return x->slot >= 0 && x->model == q->view->lane;
+}
+
 static int32_t owner_of(const gs_query *q, int32_t mark) {
     for (int32_t i = 0; i < N_PLAIN; i++)
         if (plain_owners[i].mark == mark)
             return i;
     int32_t n = N_PLAIN;
     for (int32_t i = 0; i < q->n_records; i++) {
+        if (!in_pool(q, &q->records[i]))
+            continue;
         if (q->records[i].slot == mark)
             return n;
-        n += q->records[i].slot >= 0;
+        n++;
     }
     return N_PLAIN - 1; /* it came after the records were taken: nobody's we know */
 }
@@ -264,7 +273,7 @@ static void write_kv(state_writer *s) {
     const gs_engine_view *v = s->q->view;
     gs_jsonw_key(w, "kv");
     gs_jsonw_obj(w);
-    key_str(w, "model", s->a->cfg.model->name);
+    key_str(w, "model", gs_models_lane_name(s->a, v->lane));
     key_int(w, "blocks", v->kv.n_blocks);
     key_int(w, "held", v->kv.n_held - v->kv.n_pinned);
     key_int(w, "cached", v->kv.n_cached);
@@ -295,7 +304,7 @@ static void write_kv_owners(state_writer *s) {
     for (int32_t i = 0; i < s->q->n_records; i++) {
         const gs_explain *x = &s->q->records[i];
         int32_t index;
-        if (x->slot < 0)
+        if (!in_pool(s->q, x))
             continue;
         const gs_req *r = gs_api_find_seq(s->a, x->id, &index);
         gs_jsonw_obj(w);
