@@ -247,8 +247,9 @@ print-deps:
 	@echo $(DEPS_$(MODULE))
 format: ## rewrite the C sources with clang-format
 	@clang-format -i $$(git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
-docs: $(B)/gamasot ## regenerate docs/configuration.md from the option table
+docs: $(B)/gamasot ## regenerate docs/configuration.md and docs/metrics.md from their tables
 	@$(B)/gamasot config reference > docs/configuration.md
+	@$(B)/gamasot config metrics > docs/metrics.md
 
 clean: ## remove what was built (downloads stay)
 	@rm -rf $(BUILD_ROOT)

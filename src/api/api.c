@@ -105,7 +105,8 @@ static void on_tick(uv_timer_t *h) {
     if (a->engine) {
         gs_engine_stats s;
         gs_engine_get_stats(a->engine, &s);
-        gs_metrics_tick(a->metrics, &s, now_ns);
+        if (gs_metrics_tick(a->metrics, &s, now_ns))
+            gs_energy_read(&a->energy); /* before its counters begin again */
     }
     /* A request's tick may free that request, never another one. */
     for (gs_req *r = a->live, *next; r; r = next) {
@@ -143,6 +144,7 @@ static void open_store(gs_api *a, gs_api **api) {
 
 static void free_parts(gs_api *a) {
     gs_live_free(a->viewers);
+    gs_energy_close(&a->energy);
     gs_free(a->metrics);
     gs_free(a->past);
     gs_keys_deinit(&a->keys.all);
@@ -170,6 +172,7 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
         return gs_fail(err, errlen, rc,
                        rc == GS_ERR_NOMEM ? "out of memory" : "no random numbers to be had");
     }
+    gs_energy_open(&a->energy, NULL);
     gs_metrics_init(a->metrics, cfg->metrics_persons, gs_now_ns());
     rc = gs_api_keys_open(a, err, errlen);
     if (rc != 0) {

@@ -6,6 +6,8 @@
 #include "api/keys.h"
 #include "api/models.h"
 #include "api/request.h"
+#include "metrics/energy.h"
+#include "metrics/expose.h"
 #include "metrics/metrics.h"
 #include "store/store.h"
 
@@ -76,11 +78,12 @@ struct gs_api {
     int n_embedding;       /* of live: requests for vectors whose texts the engine gets */
     int n_texts;           /* of those requests, with the engine */
     gs_metrics *metrics;   /* of the model */
-    gs_live *viewers;      /* live.c: who looks on */
-    int64_t started_ms;    /* wall clock */
-    gs_past *past;         /* [GS_API_PAST] ring */
-    uint64_t n_past;       /* ever */
-    uint64_t scope_salt;   /* per start: cache scopes can't be guessed from names */
+    gs_energy energy;
+    gs_live *viewers;    /* live.c: who looks on */
+    int64_t started_ms;  /* wall clock */
+    gs_past *past;       /* [GS_API_PAST] ring */
+    uint64_t n_past;     /* ever */
+    uint64_t scope_salt; /* per start: cache scopes can't be guessed from names */
     bool draining, http_closed;
     int64_t drain_until_ns, flush_until_ns;
     void (*done)(void *arg);
@@ -118,6 +121,7 @@ const char *gs_api_served_name(const gs_api *a, int i);
 void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
                   bool chat);
 /* Replies with what was written and frees it; half an answer is none. */
+void gs_api_reply(gs_http_request *rq, int status, const char *type, gs_buf *out);
 void gs_api_reply_json(gs_http_request *rq, int status, gs_buf *out);
 /* What the model's chat template shows that it can take. */
 bool gs_model_takes_tools(const gs_served_model *m);
@@ -127,6 +131,13 @@ void gs_api_discard(gs_api *a, json_t *v, size_t body_bytes);
 void gs_api_on_request(void *user, gs_http_request *rq);
 /* The client of a job is gone. False: rq is not a job's. */
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq);
+
+/* metrics_page.c */
+void gs_api_get_metrics(gs_api *a, gs_http_request *rq, json_t *body);
+/* Every model's numbers as of now, into stats and out. Returns how many models. The one place
+ * where statistics are taken for /metrics. */
+int gs_api_take_metrics(const gs_api *a, gs_engine_stats stats[GS_ENGINE_LANES],
+                        gs_metrics_source out[GS_ENGINE_LANES]);
 
 /* live.c: GET /v1/live */
 int gs_live_create(gs_api *a);  /* GS_ERR_NOMEM */

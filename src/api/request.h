@@ -168,7 +168,7 @@ struct gs_req {
 void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
                   bool chat);
 void gs_req_event(gs_req *r, const gs_event *ev);
-void gs_req_gone(gs_req *r);                        /* the client went away */
+void gs_req_gone(gs_req *r); /* the client went away */
 /* Somebody has had enough of it: it ends with what it has said so far, or, with nothing that can
  * stand alone, with an error. */
 void gs_req_stop(gs_req *r);

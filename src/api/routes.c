@@ -8,11 +8,9 @@
 #include "api/ollama.h"
 #include "api/embed.h"
 #include "api/route.h"
-#include "api/sched_metrics.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/sys.h"
-#include "metrics/prom.h"
 
 /* A step older than this, and far longer than any before, means that the backend hangs. */
 #define STALL_NS (4 * GS_NS_PER_S)
@@ -20,8 +18,7 @@
 /* ---- Health
  * ------------------------------------------------------------------------------------------- */
 
-/* Replies with what was written and frees it; half an answer is none. */
-static void reply_buf(gs_http_request *rq, int status, const char *type, gs_buf *out) {
+void gs_api_reply(gs_http_request *rq, int status, const char *type, gs_buf *out) {
     if (out->failed) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
@@ -33,7 +30,7 @@ static void reply_buf(gs_http_request *rq, int status, const char *type, gs_buf 
 }
 
 void gs_api_reply_json(gs_http_request *rq, int status, gs_buf *out) {
-    reply_buf(rq, status, "application/json", out);
+    gs_api_reply(rq, status, "application/json", out);
 }
 
 static bool stalled(gs_api *a) {
@@ -68,65 +65,6 @@ static void get_ready(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_buf out = {0};
     gs_buf_str(&out, "{\"status\":\"ready\"}");
     gs_api_reply_json(rq, 200, &out);
-}
-
-/* ---- Metrics
- * ------------------------------------------------------------------------------------------ */
-
-static void by_class(gs_buf *out, const char *name, const char *help, const char *model,
-                     const int32_t *v) {
-    gs_prom_family(out, name, "gauge", help);
-    for (int c = 0; c < GS_CLASS_COUNT; c++) {
-        const char *labels[] = {"class", gs_class_name((gs_class)c), "model", model, NULL};
-        gs_prom_sample(out, name, v[c], labels);
-    }
-}
-
-static void single(gs_buf *out, const char *name, const char *type, const char *help,
-                   const char *model, double v) {
-    const char *labels[] = {"model", model, NULL};
-    gs_prom_family(out, name, type, help);
-    gs_prom_sample(out, name, v, labels);
-}
-
-static void get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
-    (void)body;
-    gs_engine_stats s;
-    gs_engine_get_stats(a->engine, &s);
-    bool ready = gs_engine_get_state(a->engine) == GS_ENGINE_READY;
-    const char *m = ready ? a->cfg.model->name : "";
-    double usage = s.kv_blocks_total ? (double)s.kv_blocks_held / s.kv_blocks_total : 0;
-    gs_buf o = {0};
-    by_class(&o, "gamasot_num_requests_running", "Sequences that hold KV blocks.", m,
-             s.n_running_by_class);
-    by_class(&o, "gamasot_num_requests_waiting", "Sequences waiting to run.", m,
-             s.n_waiting_by_class);
-    single(&o, "gamasot_kv_cache_usage_perc", "gauge",
-           "Share (0..1) of KV blocks held by living sequences.", m, usage);
-    single(&o, "gamasot_kv_blocks", "gauge", "KV blocks in the pool.", m, s.kv_blocks_total);
-    single(&o, "gamasot_kv_blocks_cached", "gauge", "KV blocks kept only by the prefix cache.", m,
-           s.kv_blocks_cached);
-    single(&o, "gamasot_kv_blocks_pinned", "gauge", "KV blocks of prefixes that all share.", m,
-           s.kv_blocks_pinned);
-    single(&o, "gamasot_prefix_cache_queries_total", "counter",
-           "Prompt tokens looked up in the prefix cache.", m, (double)s.prefix_lookup_tokens);
-    single(&o, "gamasot_prefix_cache_hits_total", "counter",
-           "Prompt tokens found in the prefix cache.", m, (double)s.prefix_hit_tokens);
-    single(&o, "gamasot_num_preemptions_total", "counter", "Sequences preempted for KV blocks.", m,
-           (double)s.preemptions);
-    single(&o, "gamasot_prompt_tokens_total", "counter", "Prompt tokens computed.", m,
-           (double)s.prefill_tokens);
-    single(&o, "gamasot_generation_tokens_total", "counter", "Tokens generated.", m,
-           (double)s.decode_tokens);
-    single(&o, "gamasot_recomputed_tokens_total", "counter", "Tokens computed again.", m,
-           (double)s.recomputed_tokens);
-    single(&o, "gamasot_steps_total", "counter", "Engine iterations.", m, (double)s.steps);
-    single(&o, "gamasot_busy_seconds_total", "counter", "Time spent computing.", m,
-           (double)s.busy_ns / 1e9);
-    gs_sched_metrics(&s, m, &o);
-    single(&o, "gamasot_http_connections", "gauge", "Open HTTP connections.", m,
-           gs_http_n_connections(a->http));
-    reply_buf(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &o);
 }
 
 /* ---- Models, tokeniser
@@ -504,7 +442,7 @@ static const gs_field detokenize_fields[] = {
 static const gs_route own_routes[] = {
     {"GET", "/health", GS_ROUTE_OPEN, get_health, "Whether the process answers", .answer = "Status"},
     {"GET", "/ready", GS_ROUTE_OPEN, get_ready, "Whether the model is loaded", .answer = "Status"},
-    {"GET", "/metrics", 0, get_metrics, "Prometheus metrics", .answer = "text/plain"},
+    {"GET", "/metrics", 0, gs_api_get_metrics, "Prometheus metrics", .answer = "text/plain"},
     {"GET", "/openapi.json", 0, get_openapi, "This document", .answer = "Document"},
     {"POST", "/tokenize", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_USES, post_tokenize, "Text to token ids",
      .fields = tokenize_fields, .where = 1, .answer = "Tokens"},

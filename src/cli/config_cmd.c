@@ -1,9 +1,10 @@
-/* gamasot config show|reference */
+/* gamasot config show|reference|metrics */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "cli/cli.h"
+#include "metrics/expose.h"
 
 int gs_cmd_config(int argc, char **argv) {
     gs_config cfg;
@@ -16,8 +17,10 @@ int gs_cmd_config(int argc, char **argv) {
             rc = gs_config_json(&cfg, &out);
         else if (strcmp(what, "reference") == 0)
             rc = gs_config_reference(&out);
+        else if (strcmp(what, "metrics") == 0)
+            gs_metrics_reference(&out);
         else
-            rc = gs_fail(err, sizeof(err), GS_ERR_INVALID, "say 'show' or 'reference'");
+            rc = gs_fail(err, sizeof(err), GS_ERR_INVALID, "say 'show', 'reference' or 'metrics'");
         if (rc == 0)
             printf("%.*s%s", (int)out.len, out.data ? out.data : "",
                    strcmp(what, "show") == 0 ? "\n" : "");

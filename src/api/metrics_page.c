@@ -1,0 +1,60 @@
+/* GET /metrics. Persons are told to admins alone. */
+#include <strings.h>
+#include <string.h>
+
+#include "api/api_impl.h"
+#include "api/route.h"
+#include "base/version.h"
+#include "metrics/expose.h"
+
+int gs_api_take_metrics(const gs_api *a, gs_engine_stats stats[GS_ENGINE_LANES],
+                        gs_metrics_source out[GS_ENGINE_LANES]) {
+    const bool ready = gs_engine_get_state(a->engine) == GS_ENGINE_READY;
+    gs_engine_get_stats(a->engine, &stats[0]);
+    out[0] = (gs_metrics_source){ready ? a->cfg.model->name : "", &stats[0], a->metrics};
+    return 1;
+}
+
+static const char *person_name(void *arg, int place) {
+    const gs_api *a = arg;
+    return gs_api_person_name(a, a->metrics->person_at[place]);
+}
+
+static void take_server(gs_api *a, const gs_engine_stats *s, gs_metrics_server *out) {
+    const gs_metrics *m = a->metrics;
+    *out = (gs_metrics_server){.jain = gs_metrics_jain(m, s),
+                               .energy_j = gs_energy_read(&a->energy),
+                               .started_s = (double)a->started_ms / 1e3,
+                               .n_connections = gs_http_n_connections(a->http),
+                               .one = 1,
+                               .version = GS_VERSION};
+    for (uint32_t i = 0; i < GS_ENGINE_PERSONS; i++)
+        out->person_s[i == 0        ? 0
+                      : m->place[i] ? m->place[i]
+                                    : GS_METRICS_OTHERS] += (double)s->person_ns[i] / 1e9;
+}
+
+static bool wants_open_metrics(const gs_http_request *rq) {
+    const char *accept = gs_http_header(rq, "accept");
+    return accept && strcasestr(accept, "application/openmetrics-text") != NULL;
+}
+
+void gs_api_get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    gs_engine_stats stats[GS_ENGINE_LANES], all;
+    gs_metrics_source sources[GS_ENGINE_LANES];
+    gs_metrics_server server;
+    gs_api_error none;
+    gs_buf out = {0};
+    gs_engine_get_stats(a->engine, &all);
+    take_server(a, &all, &server);
+    const bool named = !a->metrics->persons_off && gs_api_check_admin(a, rq, &none) == 0;
+    gs_metrics_page page = {.sources = sources,
+                            .n_sources = gs_api_take_metrics(a, stats, sources),
+                            .server = &server,
+                            .person_name = named ? person_name : NULL,
+                            .person_arg = a,
+                            .open_metrics = wants_open_metrics(rq)};
+    gs_metrics_write(&page, &out);
+    gs_api_reply(rq, 200, gs_metrics_type(page.open_metrics), &out);
+}

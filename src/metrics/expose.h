@@ -1,0 +1,48 @@
+/*
+ * /metrics: the whole table (table.h) as text, in Prometheus's form 0.0.4 or OpenMetrics 1.0.
+ * Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and
+ * https://github.com/prometheus/OpenMetrics (specification 1.0.0).
+ */
+#ifndef GS_METRICS_EXPOSE_H
+#define GS_METRICS_EXPOSE_H
+
+#include <stdbool.h>
+
+#include "base/buf.h"
+#include "metrics/metrics.h"
+
+/* One model. */
+typedef struct gs_metrics_source {
+    const char *model;
+    const gs_engine_stats *stats;
+    const gs_metrics *m;
+} gs_metrics_source;
+
+/* What there is once. */
+typedef struct gs_metrics_server {
+    double person_s[GS_METRICS_PLACES]; /* by place */
+    double jain;
+    double energy_j; /* NaN: not told */
+    double started_s;
+    int32_t n_connections;
+    int32_t one; /* 1 */
+    const char *version;
+} gs_metrics_server;
+
+typedef struct gs_metrics_page {
+    const gs_metrics_source *sources; /* [n_sources] */
+    int n_sources;
+    const gs_metrics_server *server;
+    /* Name of place i (1 .. OTHERS - 1) in label `person`; NULL: no such label, all in one. */
+    const char *(*person_name)(void *arg, int place);
+    void *person_arg;
+    bool open_metrics;
+} gs_metrics_page;
+
+void gs_metrics_write(const gs_metrics_page *p, gs_buf *out);
+/* Content-Type of the page. */
+const char *gs_metrics_type(bool open_metrics);
+/* docs/metrics.md. */
+void gs_metrics_reference(gs_buf *out);
+
+#endif

@@ -1,0 +1,127 @@
+/*
+ * The metrics table: the only place where a metric is described. From it come /metrics in both of
+ * its forms and docs/metrics.md. To add a metric, add a row.
+ *
+ *   X(name, TYPE, LABELS, SOURCE, help)
+ *
+ * name: without the prefix "gamasot_" and without a counter's "_total"; vLLM's where it has the
+ * metric. TYPE: COUNTER, GAUGE, HISTOGRAM. LABELS: what it is divided by, see expose.c. SOURCE:
+ *   ENGINE(field, KIND)   gs_engine_stats of the model
+ *   LOOP(field, KIND)     gs_metrics of the model
+ *   MADE(field, KIND)     gs_metrics_made, from both
+ *   SERVER(field, KIND)   gs_metrics_server
+ *   HIST(id)              a gs_hist_id
+ *   PREDICTION, STEP_TOKENS   histograms that the engine keeps
+ * KIND: I32 U32 U64 F64, and NS for nanoseconds that are told in seconds. What is NaN is left out.
+ */
+#ifndef GS_METRICS_TABLE_H
+#define GS_METRICS_TABLE_H
+
+// clang-format off
+#define GS_METRICS_TABLE(X)                                                                        \
+  X(num_requests_running, GAUGE, CLASS, ENGINE(n_running_by_class, I32),                           \
+    "Sequences that hold KV blocks.")                                                              \
+  X(num_requests_waiting, GAUGE, CLASS, ENGINE(n_waiting_by_class, I32),                           \
+    "Sequences waiting to run.")                                                                   \
+  X(kv_cache_usage_perc, GAUGE, MODEL, MADE(kv_usage, F64),                                        \
+    "Share (0..1) of KV blocks held by living sequences.")                                         \
+  X(kv_blocks, GAUGE, MODEL, ENGINE(kv_blocks_total, U32),                                         \
+    "KV blocks in the pool.")                                                                      \
+  X(kv_blocks_cached, GAUGE, MODEL, ENGINE(kv_blocks_cached, U32),                                 \
+    "KV blocks kept only by the prefix cache.")                                                    \
+  X(kv_blocks_pinned, GAUGE, MODEL, ENGINE(kv_blocks_pinned, U32),                                 \
+    "KV blocks of prefixes that all share.")                                                       \
+  X(prefix_cache_queries, COUNTER, MODEL, ENGINE(prefix_lookup_tokens, U64),                       \
+    "Prompt tokens looked up in the prefix cache.")                                                \
+  X(prefix_cache_hits, COUNTER, MODEL, ENGINE(prefix_hit_tokens, U64),                             \
+    "Prompt tokens found in the prefix cache.")                                                    \
+  X(num_preemptions, COUNTER, MODEL, ENGINE(preemptions, U64),                                     \
+    "Sequences preempted for KV blocks.")                                                          \
+  X(prompt_tokens, COUNTER, MODEL, ENGINE(prefill_tokens, U64),                                    \
+    "Prompt tokens computed.")                                                                     \
+  X(generation_tokens, COUNTER, MODEL, ENGINE(decode_tokens, U64),                                 \
+    "Tokens generated.")                                                                           \
+  X(recomputed_tokens, COUNTER, MODEL, ENGINE(recomputed_tokens, U64),                             \
+    "Tokens computed again.")                                                                      \
+  X(wasted_tokens, COUNTER, MODEL, LOOP(wasted_tokens, U64),                                       \
+    "Tokens that came when the client had gone.")                                                  \
+  X(step_part_tokens, COUNTER, CLASS_PHASE, ENGINE(tokens, U64),                                   \
+    "Tokens computed, by class and kind of work.")                                                 \
+  X(step_part_seconds, COUNTER, CLASS_PHASE, ENGINE(device_ns, NS),                                \
+    "Time spent computing, by class and kind of work; sums to busy_seconds.")                      \
+  X(time_to_first_token_seconds, HISTOGRAM, CLASS, HIST(TTFT),                                     \
+    "From a request's arrival to its first token.")                                                \
+  X(inter_token_latency_seconds, HISTOGRAM, CLASS, HIST(ITL),                                      \
+    "From one token of an answer to the next.")                                                    \
+  X(request_queue_time_seconds, HISTOGRAM, CLASS, HIST(QUEUE),                                     \
+    "From arrival to the first step.")                                                             \
+  X(request_prefill_time_seconds, HISTOGRAM, CLASS, HIST(PREFILL),                                 \
+    "From the first step to the first token.")                                                     \
+  X(request_decode_time_seconds, HISTOGRAM, CLASS, HIST(DECODE),                                   \
+    "From the first token to the end.")                                                            \
+  X(e2e_request_latency_seconds, HISTOGRAM, CLASS, HIST(E2E),                                      \
+    "From arrival to the end.")                                                                    \
+  X(request_prompt_tokens, HISTOGRAM, CLASS, HIST(PROMPT_TOKENS),                                  \
+    "Tokens of a prompt.")                                                                         \
+  X(request_generation_tokens, HISTOGRAM, CLASS, HIST(OUTPUT_TOKENS),                              \
+    "Tokens of an answer.")                                                                        \
+  X(iteration_tokens_total, HISTOGRAM, MODEL, STEP_TOKENS,                                         \
+    "Tokens of a step.")                                                                           \
+  X(request_success, COUNTER, CLASS_FINISH, LOOP(finished, U64),                                   \
+    "Sequences that have ended, by why.")                                                          \
+  X(requests, COUNTER, CLASS_CODE, LOOP(codes, U64),                                               \
+    "Requests for answers, by HTTP status; 499: the client had gone.")                             \
+  X(targets, COUNTER, CLASS, ENGINE(n_target, U64),                                                \
+    "First tokens, or ends, judged by their class's target.")                                      \
+  X(targets_missed, COUNTER, CLASS, ENGINE(n_missed, U64),                                         \
+    "Of them, too late.")                                                                          \
+  X(slo_attainment_ratio, GAUGE, CLASS, MADE(attainment, F64),                                     \
+    "Part of the judged ones that were in time, since the start.")                                 \
+  X(relegated, COUNTER, CLASS, ENGINE(n_relegated, U64),                                           \
+    "Requests that would have been late even alone.")                                              \
+  X(effective_tpot_seconds, GAUGE, CLASS, ENGINE(effective_tpot_ns, NS),                           \
+    "Time to each further token that is aimed at: the target, or what the load allows.")           \
+  X(window_seconds, GAUGE, CLASS, ENGINE(window_ns, NS),                                           \
+    "How long a newcomer may be held for company.")                                                \
+  X(windows_held, COUNTER, CLASS, ENGINE(n_held, U64),                                             \
+    "Sequences that were held for company.")                                                       \
+  X(windows_held_seconds, COUNTER, CLASS, ENGINE(held_ns, NS),                                     \
+    "How long, in all.")                                                                           \
+  X(windows_saved_seconds, COUNTER, MODEL, ENGINE(saved_ns, NS),                                   \
+    "Device time that shared first steps have saved, by predictions.")                             \
+  X(steps, COUNTER, MODEL, ENGINE(steps, U64),                                                     \
+    "Engine iterations.")                                                                          \
+  X(suspended_steps, COUNTER, MODEL, ENGINE(suspensions, U64),                                     \
+    "Background steps that gave way between two layers.")                                          \
+  X(busy_seconds, COUNTER, MODEL, ENGINE(busy_ns, NS),                                             \
+    "Time spent computing.")                                                                       \
+  X(background_seconds, COUNTER, MODEL, ENGINE(busy_background_ns, NS),                            \
+    "Device time of background.")                                                                  \
+  X(discarded_seconds, COUNTER, MODEL, ENGINE(discarded_ns, NS),                                   \
+    "Device time of steps that gave way and were not gone on with.")                               \
+  X(recomputed_seconds, COUNTER, MODEL, ENGINE(recomputed_ns, NS),                                 \
+    "Device time of what was computed again.")                                                     \
+  X(step_predicted_ratio, HISTOGRAM, MODEL, PREDICTION,                                            \
+    "Predicted by measured time of a step.")                                                       \
+  X(step_model_median_ratio, GAUGE, MODEL, ENGINE(cost_median_ratio, F64),                         \
+    "Predicted by measured time of the newest steps, median.")                                     \
+  X(step_model_median_error, GAUGE, MODEL, ENGINE(cost_median_error, F64),                         \
+    "Relative error of the newest predictions, median.")                                           \
+  X(step_model_p95_error, GAUGE, MODEL, ENGINE(cost_p95_error, F64),                               \
+    "Relative error of the newest predictions, 95 of 100.")                                        \
+  X(person_device_seconds, COUNTER, PERSON, SERVER(person_s, F64),                                 \
+    "Device time on a person's account.")                                                          \
+  X(fairness_jain_index, GAUGE, NONE, SERVER(jain, F64),                                           \
+    "Jain's index of the persons' device time by weight, last ten minutes: 1 when all had equal "  \
+    "parts. Who asks for less lowers it, too.")                                                    \
+  X(energy_joules, COUNTER, NONE, SERVER(energy_j, F64),                                           \
+    "Energy of the processor packages since the start, where the machine tells (RAPL).")           \
+  X(http_connections, GAUGE, NONE, SERVER(n_connections, I32),                                     \
+    "Open HTTP connections.")                                                                      \
+  X(start_time_seconds, GAUGE, NONE, SERVER(started_s, F64),                                       \
+    "When the server was started, in seconds since 1970.")                                         \
+  X(build_info, GAUGE, BUILD, SERVER(one, I32),                                                    \
+    "The program's version.")
+// clang-format on
+
+#endif

@@ -1,0 +1,254 @@
+"""/metrics as others read it: promtool, an OpenMetrics parser, a client with its own clock."""
+
+import bisect
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as text_0_0_4
+
+import harness
+from harness import cli, wait_until
+
+REPO = pathlib.Path(harness.ROOT)
+PACKAGING = REPO / "packaging"
+OPEN = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+# vLLM's name, which promtool would rather not have for a histogram.
+KNOWN = {'gamasot_iteration_tokens_total non-counter metrics should not have "_total" suffix'}
+_promtool = []
+
+
+def promtool(*args, **kw):
+    if not _promtool:
+        done = subprocess.run(["sh", "scripts/get-promtool", "build/promtool"], cwd=REPO,
+                              capture_output=True, timeout=300)
+        if done.returncode != 0:
+            raise unittest.SkipTest(f"promtool can't be fetched: {done.stderr.decode()[-300:]}")
+        _promtool.append(done.stdout.decode().strip())
+    return subprocess.run([_promtool[0], *args], capture_output=True, timeout=120, **kw)
+
+
+def families(text):
+    return {f.name: f for f in text_0_0_4(text)}
+
+
+class Forms(harness.SharedServer):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        for i in range(3):
+            cls.server.ok("/v1/completions", {"prompt": f"count {i}", "max_tokens": 5, "temperature": 0,
+                                              "user": ('ann"\\', "ben", "carl")[i]})
+        cls.server.post("/v1/completions", {"prompt": 7})
+
+    def test_promtool_reads_it(self):
+        done = promtool("check", "metrics", input=self.server.get("/metrics").body)
+        said = {line for line in (done.stdout + done.stderr).decode().splitlines() if line}
+        self.assertLessEqual(said, KNOWN)
+
+    def test_both_forms_say_the_same(self):
+        plain, om = self.server.get("/metrics"), self.server.get("/metrics", headers=OPEN)
+        self.assertEqual(plain.headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+        self.assertEqual(om.headers["Content-Type"],
+                         "application/openmetrics-text; version=1.0.0; charset=utf-8")
+        a = {(s.name, *sorted(s.labels.items())): s.value
+             for f in text_0_0_4(plain.text) for s in f.samples}
+        fams = list(open_metrics(om.text))
+        b = {(s.name, *sorted((k, str(float(v)) if k == "le" else v) for k, v in s.labels.items())): s.value
+             for f in fams for s in f.samples}
+        a = {(k[0], *((l, str(float(v)) if l == "le" else v) for l, v in k[1:])): v
+             for k, v in a.items()}
+        created = {k for k in b if k[0].endswith("_created")}
+        self.assertGreater(len(created), 30)
+        self.assertEqual(a.keys(), b.keys() - created)
+        self.assertEqual({f.name: f.unit for f in fams}["gamasot_busy_seconds"], "seconds")
+        for key in a:  # nothing is going on
+            if "connections" not in key[0]:
+                self.assertEqual(a[key], b[key], key)
+
+    def test_counts(self):
+        f = families(self.server.get("/metrics").text)
+        ttft = [s for s in f["gamasot_time_to_first_token_seconds"].samples if s.name.endswith("_count")]
+        self.assertEqual({s.labels["person"]: s.value for s in ttft}, {'ann"\\': 1, "ben": 1, "carl": 1})
+        codes = {s.labels["code"]: s.value for s in f["gamasot_requests"].samples}
+        self.assertEqual(codes, {"200": 3, "400": 1})
+        ends = {s.labels["finished_reason"]: s.value for s in f["gamasot_request_success"].samples}
+        self.assertEqual(ends, {"length": 3})
+        device = sum(s.value for s in f["gamasot_person_device_seconds"].samples)
+        busy = f["gamasot_busy_seconds"].samples[0].value
+        self.assertLessEqual(device, busy)
+        self.assertGreater(device, 0.5 * busy)
+        parts = sum(s.value for s in f["gamasot_step_part_seconds"].samples)
+        self.assertAlmostEqual(parts, busy, places=6)
+
+    def test_what_was_wasted(self):
+        before = self.server.metrics()
+        s = self.server.stream("/v1/completions", {"prompt": "left alone", "max_tokens": 3000,
+                                                   "ignore_eos": True})
+        next(s.events())
+        s.close()
+        self.server.wait_idle()
+        after = self.server.metrics()
+        self.assertGreaterEqual(after["wasted_tokens_total"], before.get("wasted_tokens_total", 0))
+        gone = [s.value for s in families(self.server.get("/metrics").text)["gamasot_requests"].samples
+                if s.labels["code"] == "499"]
+        self.assertEqual(gone, [1])
+
+
+class Packaged(unittest.TestCase):
+    def test_rules(self):
+        folder = PACKAGING / "prometheus"
+        done = promtool("check", "rules", "gamasot.rules.yml", cwd=folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = promtool("test", "rules", "gamasot.rules.test.yml", cwd=folder)
+        self.assertEqual(done.returncode, 0, (done.stdout + done.stderr).decode()[-3000:])
+
+    def test_every_metric_that_is_used_is_there(self):
+        status, table, _ = cli("config", "metrics")
+        self.assertEqual(status, 0)
+        names = set(re.findall(r"`(gamasot_\w+)`", table))
+        types = dict(re.findall(r"`(gamasot_\w+)` \| (\w+)", table))
+        self.assertGreater(len(names), 40)
+        used = {}
+        for path in (PACKAGING / "grafana/gamasot.json", PACKAGING / "prometheus/gamasot.rules.yml",
+                     PACKAGING / "prometheus/gamasot.rules.test.yml"):
+            for name in re.findall(r"gamasot_\w+", path.read_text()):
+                used[name] = path.name
+        self.assertGreater(len(used), 20)
+        for name, where in used.items():
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            known = name in names or (base in names and types[base] == "histogram")
+            self.assertTrue(known, f"{name} of {where} is no metric")
+
+    def test_the_dashboard_is_one(self):
+        d = json.loads((PACKAGING / "grafana/gamasot.json").read_text())
+        ids = [p["id"] for p in d["panels"]]
+        self.assertEqual(len(ids), len(set(ids)))
+        for p in d["panels"]:
+            self.assertTrue(p["title"] and p["targets"])
+            self.assertLessEqual(p["gridPos"]["x"] + p["gridPos"]["w"], 24)
+
+
+class Access(unittest.TestCase):
+    """Names of persons are for admins."""
+
+    def test_keys(self):
+        env = {"GAMASOT_SERVER_KEYS_FILE": str(harness.TMP / "metrics-keys.json")}
+        keys = {}
+        for name, *more in (("mum", "--admin"), ("ben",), ("eve",)):
+            status, out, err = cli("keys", "add", name, *more, env=env)
+            self.assertEqual(status, 0, err)
+            keys[name] = re.search(r"gs-\w+|sk-\w+", out).group(0)
+        with harness.Server("--fake.step_ms", 5, env=env, key=keys["mum"]) as s:
+            def as_(name):
+                return {"Authorization": f"Bearer {keys[name]}"}
+            for name in ("ben", "eve"):
+                s.ok("/v1/completions", {"prompt": f"secret of {name}", "max_tokens": 3},
+                     headers=as_(name))
+            admin, other = s.get("/metrics").text, s.get("/metrics", headers=as_("eve")).text
+            self.assertIn('person="ben"', admin)
+            self.assertNotIn("person=", other)
+            self.assertNotIn("ben", other)
+            self.assertEqual(s.request("GET", "/metrics", headers={"Authorization": ""}).status, 401)
+            # The live view: everybody sees what runs, and names and ids of their own alone.
+            from test_live import Viewer
+            stream = s.stream("/v1/completions", {"prompt": "secret of ben", "max_tokens": 2000,
+                                                  "ignore_eos": True}, headers=as_("ben"))
+            mine = stream.headers["X-Request-Id"]
+            seen = {}
+            for name in ("mum", "ben", "eve"):
+                v = Viewer(s, keys[name])
+                state = v.next("state", lambda d: d["running"])
+                seen[name] = json.dumps([v.seen["hello"], state])
+                r = state["running"][0]
+                told = name != "eve"
+                self.assertEqual((r["id"], r["person"]), (mine, "ben") if told else (None, None))
+                self.assertEqual(r["own"], name == "ben")
+                self.assertEqual(v.seen["hello"][0]["admin"], name == "mum")
+                people = {p["name"] for p in state["people"]}
+                self.assertEqual(people - {"mum", "ben", "eve"}, set())
+                self.assertEqual(people == {name}, name != "mum")
+                v.close()
+            for text in seen.values():
+                self.assertNotIn("secret", text)
+            self.assertNotIn("ben", seen["eve"])
+            self.assertNotIn(mine, seen["eve"])
+            # Acting on others' requests, and reading their story, takes an admin.
+            path = f"/v1/requests/{mine}"
+            for call in (lambda h: s.get(path, headers=h), lambda h: s.post(path + "/cancel", None, headers=h)):
+                self.assertEqual(call(as_("eve")).status, 404)
+                self.assertEqual(call(as_("mum")).status, 200)
+            stream.close()
+
+
+def quantile(values, q):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(q * len(values)))]
+
+
+class OutsideClock(unittest.TestCase):
+    """The histograms against the timings of a client of another make (bench/family/drive.py):
+    p50 and p95 lie in the same bucket or the next one."""
+
+    def replay(self, server, trace, speed, *options):
+        out = harness.TMP / "drive-metrics.json"
+        subprocess.run([sys.executable, REPO / "bench/family/drive.py", "--url",
+                        f"http://127.0.0.1:{server.port}/v1", "--model",
+                        server.get("/v1/models").json["data"][0]["id"], "--trace", trace, "--speed",
+                        str(speed), "--ignore-eos", "--class-header", "X-Gamasot-Class",
+                        "--no-warm-up", "--out", out, *options], check=True, timeout=110,
+                       capture_output=True)
+        return json.loads(out.read_text())["requests"]
+
+    def agree(self, server, records):
+        wait_until("idle", server.idle)
+        f = families(server.get("/metrics").text)
+        n_compared = 0
+        for name, key in (("time_to_first_token", "ttft"), ("inter_token_latency", "itl")):
+            counts = {}
+            for s in f[f"gamasot_{name}_seconds"].samples:
+                if s.name.endswith("_bucket"):
+                    of = counts.setdefault(s.labels["class"], {})
+                    of[float(s.labels["le"])] = of.get(float(s.labels["le"]), 0) + s.value
+            for cls in ("chat", "voice"):
+                done = [r for r in records if r["class"] == cls and r["status"] == "ok"]
+                if key == "ttft":
+                    client = [r["first_s"] - r["sent_s"] for r in done]
+                else:
+                    client = [g for r in done for g in r["gaps_s"]]
+                bounds = sorted(counts[cls])
+                n = counts[cls][bounds[-1]]
+                self.assertGreaterEqual(len(client), 10, f"{cls} {key}")
+                self.assertAlmostEqual(n, len(client), delta=0.1 * n, msg=f"{cls} {key}")
+                for q in (0.5, 0.95):
+                    ours = next(i for i, b in enumerate(bounds) if counts[cls][b] >= q * n)
+                    theirs = bisect.bisect_left(bounds, quantile(client, q))
+                    self.assertLessEqual(abs(ours - theirs), 1,
+                                         f"{cls} {key} p{100 * q:g}: {bounds[ours]} for {quantile(client, q)}")
+                    n_compared += 1
+        self.assertEqual(n_compared, 8)
+
+    def trace(self, *more):
+        path = str(harness.TMP / "metrics-trace.jsonl")
+        status, _, err = cli("trace", "generate", "evening_peak", "--no-embeddings", "--only", "chat",
+                             "--only", "voice", "--out", path, *more)
+        self.assertEqual(status, 0, err)
+        return path
+
+    def test_programmed_times(self):
+        trace = self.trace("--tokens-scale", "0.1", "--scale", "12", "--duration", "1200")
+        with harness.Server("--fake.step_ms", 30, "--fake.token_us", 300) as s:
+            self.agree(s, self.replay(s, trace, 200, "--tokens-per-word", "5"))
+
+    def test_the_real_model(self):
+        trace = self.trace("--tokens-scale", "0.1", "--scale", "6", "--duration", "900")
+        with harness.Server("--model", harness.model_path(), backend="native", check=False) as s:
+            self.agree(s, self.replay(s, trace, 60))
+
+
+if __name__ == "__main__":
+    unittest.main()
