@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "config/dirs.h"
 #include "engine/calibrate.h"
+#include "engine/encoder.h"
 #include "engine/native.h"
 #include "kernels/kernels.h"
 
@@ -226,11 +227,11 @@ static int warm_up(gs_backend *b, const gs_config *c) {
                         .tokens = tokens,
                         .blocks = &block,
                         .n_blocks = 1,
-                        .sampler = &s,
+                        .sampler = info.whole_prompts ? NULL : &s,
                         .history = tokens,
                         .n_history = n,
                         .n_prompt = n,
-                        .sample = &out};
+                        .sample = info.whole_prompts ? NULL : &out};
     gs_batch batch = {.n_items = 1, .n_tokens = n, .items = &it};
     return b->ops->forward(b, &batch);
 }
@@ -360,6 +361,18 @@ static int load_weights(gs_loader *l, loaded *x, char *err, size_t errlen) {
     return rc;
 }
 
+/* An encoder has no attention cache to size: what it needs follows from its context. */
+static int make_backend(const gs_loader *l, const gs_model *m, gs_native_config *nc,
+                        gs_backend **out, char *err, size_t errlen) {
+    const int32_t asked = l->cfg->model_context;
+    if (m->hp.encoder) {
+        nc->max_context = asked > 0 && asked < m->hp.n_ctx_train ? asked : m->hp.n_ctx_train;
+        return gs_encoder_create(nc, out, err, errlen);
+    }
+    int rc = size_kv(l, m, nc, err, errlen);
+    return rc == 0 ? gs_native_create(nc, out, err, errlen) : rc;
+}
+
 static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
     const gs_config *c = l->cfg;
     char path[GS_DIRS_MAX_PATH + 64];
@@ -388,19 +401,18 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
                            .max_batch_tokens = c->engine_max_batch_tokens,
                            .kv_type = (gs_kv_type)c->kv_type,
                            .block_tokens = c->kv_block_tokens};
-    rc = size_kv(l, x->model, &nc, err, errlen);
-    if (rc == 0)
-        rc = gs_native_create(&nc, out, err, errlen);
+    rc = make_backend(l, x->model, &nc, out, err, errlen);
     if (rc != 0)
         return rc;
-    const size_t kv_bytes =
-        nc.n_kv_blocks * gs_native_block_bytes(x->model, nc.kv_type, nc.block_tokens);
-    l->served.bytes = x->model->weight_bytes + kv_bytes;
+    gs_backend_info info;
+    (*out)->ops->info(*out, &info);
+    l->served.bytes = x->model->weight_bytes + info.kv_bytes;
     load_calibration(l, x);
     gs_info("loader",
             "model in memory name=%s arch=%s isa=%s threads=%d weights_mb=%zu kv_mb=%zu context=%d",
             l->served.name, x->model->hp.arch, gs_isa_name(gs_kernels_isa()),
-            gs_pool_threads(x->pool), x->model->weight_bytes >> 20, kv_bytes >> 20, nc.max_context);
+            gs_pool_threads(x->pool), x->model->weight_bytes >> 20, info.kv_bytes >> 20,
+            info.max_context);
     return 0;
 }
 

@@ -51,7 +51,8 @@ int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs, bool 
         x.blocks[i] = (uint32_t)i;
     gs_cost_calibration k;
     gs_cost_probe probe;
-    gs_cost_calibrate_begin(&k, cost, most, context, verify);
+    /* An encoder begins each prompt at its first token: no step is timed at a depth. */
+    gs_cost_calibrate_begin(&k, cost, most, x.info.whole_prompts ? 0 : context, verify);
     while (rc == 0 && gs_cost_calibrate_next(&k, cost, &probe)) {
         int64_t elapsed_ns = 0;
         if (busy && busy(busy_arg)) {

@@ -3,7 +3,9 @@
 import contextlib
 import http.client
 import json
+import math
 import re
+import subprocess
 import threading
 import unittest
 
@@ -335,6 +337,36 @@ class RealModels(unittest.TestCase):
             server.ok("/api/generate", {"model": "gemma", "keep_alive": 0})
             wait_until("it has gone", lambda: states(server)["gemma"] == "unloaded")
             self.assertEqual(server.ok("/v1/completions", prompt)["choices"][0]["text"], first)
+
+    @limit(240)
+    def test_an_encoder_beside_a_chat(self):
+        done = subprocess.run(["python3", "scripts/prepare-minilm"], cwd=harness.ROOT,
+                              capture_output=True, timeout=240)
+        if done.returncode != 0:
+            raise unittest.SkipTest("MiniLM can't be fetched (scripts/prepare-minilm)")
+        refs = [r for r in json.loads((harness.ROOT / "tests/refs/minilm.json").read_text())
+                if r["text"]]
+        path = config("encoder", ("minilm", {"path": done.stdout.decode().split()[0]}))
+        options = ("--kv.memory_mb", "64", "--context", "1024")
+        with Server("--model", model_path(), "--config", path, *options,
+                    backend="native") as server:
+            alone = server.complete("The capital of France is", 40)["choices"][0]["text"]
+            got = {}
+            chat = threading.Thread(target=lambda: got.update(
+                chat=server.complete("The capital of France is", 40)["choices"][0]["text"]))
+            chat.start()
+            said = server.ok("/v1/embeddings", {"model": "minilm",
+                                                "input": [r["text"] for r in refs]}, timeout_s=120)
+            chat.join()
+            self.assertEqual(got["chat"], alone)
+            for item, ref in zip(said["data"], refs, strict=True):
+                a, b = item["embedding"], ref["vector"]
+                cosine = sum(x * y for x, y in zip(a, b)) / math.sqrt(
+                    sum(x * x for x in a) * sum(y * y for y in b))
+                self.assertGreaterEqual(cosine, 0.9995)
+            refused = server.post("/v1/chat/completions", {
+                "model": "minilm", "messages": [{"role": "user", "content": "x"}]})
+            self.assertEqual(refused.status, 400)
 
 
 if __name__ == "__main__":
