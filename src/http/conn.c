@@ -58,9 +58,10 @@ void gs_conn_close(gs_http_conn *c) {
         return;
     gs_http_request_account(rq, s, 0);
     rq->conn = NULL;
-    if (!rq->delivered)
+    if (!rq->delivered) {
+        gs_conn_cut_body(rq);
         gs_http_request_free(rq);
-    else if (s->cfg.on_gone)
+    } else if (s->cfg.on_gone)
         s->cfg.on_gone(s->cfg.user, rq); /* last: it may do anything, closing the server too */
 }
 
@@ -83,6 +84,9 @@ static void start_linger(gs_http_conn *c) {
 
 /* ---- Requests ----------------------------------------------------------------------------- */
 
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf);
+static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
+
 /* Answers by ourselves and closes. Nothing of the request reaches a handler. */
 static void fail(gs_http_conn *c, int status, const char *message) {
     gs_http_request *rq = c->rq;
@@ -91,6 +95,7 @@ static void fail(gs_http_conn *c, int status, const char *message) {
     c->rq = NULL;
     if (rq) {
         gs_http_request_account(rq, c->srv, 0);
+        gs_conn_cut_body(rq);
         gs_http_request_free(rq);
     }
     c->state = GS_CONN_FLUSH;
@@ -119,6 +124,13 @@ static bool begin_request(gs_http_conn *c) {
 }
 
 static void begin_body(gs_http_conn *c, bool more_bytes_here) {
+    gs_http_config *cfg = &c->srv->cfg;
+    const char *message = "";
+    int refused = cfg->on_head ? cfg->on_head(cfg->user, c->rq, &message) : 0;
+    if (refused) {
+        fail(c, refused, message);
+        return;
+    }
     c->state = GS_CONN_BODY;
     c->deadline_ms = now_ms(c) + c->srv->cfg.body_timeout_ms;
     c->window_bytes = 0;
@@ -134,7 +146,46 @@ static void deliver(gs_http_conn *c) {
     c->state = GS_CONN_ANSWER;
     c->deadline_ms = INT64_MAX;
     c->rq->delivered = true;
+    if (c->rq->paused) /* to notice when the client leaves */
+        uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read);
     s->cfg.on_request(s->cfg.user, c->rq);
+}
+
+void gs_conn_cut_body(gs_http_request *rq) {
+    if (rq->sink.data)
+        rq->sink.cut(rq->sink.arg);
+    rq->sink = (gs_http_sink){0};
+}
+
+static void hand_on(gs_http_conn *c) {
+    gs_http_request *rq = c->rq;
+    if (!rq->sink.data || rq->msg.body.len == 0)
+        return;
+    rq->sink.data(rq->sink.arg, rq->msg.body.data, rq->msg.body.len);
+    gs_buf_clear(&rq->msg.body);
+}
+
+void gs_http_stream_body(gs_http_request *rq, const gs_http_sink *sink) {
+    rq->sink = *sink;
+}
+
+void gs_http_pause_body(gs_http_request *rq) {
+    gs_http_conn *c = rq->conn;
+    if (!c || rq->paused || rq->delivered)
+        return;
+    rq->paused = true;
+    c->deadline_ms = INT64_MAX; /* it is not the client that is slow */
+    uv_read_stop((uv_stream_t *)&c->tcp);
+}
+
+void gs_http_resume_body(gs_http_request *rq) {
+    gs_http_conn *c = rq->conn;
+    if (!c || !rq->paused || rq->delivered)
+        return;
+    rq->paused = false;
+    c->deadline_ms = now_ms(c) + c->srv->cfg.body_timeout_ms;
+    c->window_bytes = 0;
+    uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read);
 }
 
 /* Feeds bytes to the parser until the request is whole or refused; returns how many it took. */
@@ -147,6 +198,7 @@ static size_t parse(gs_http_conn *c, const char *data, size_t n) {
         size_t used;
         gs_http_parse rc = gs_http_parser_feed(&c->parser, data + at, n - at, &used);
         at += used;
+        hand_on(c);
         gs_http_request_account(c->rq, s, c->rq->msg.body.cap);
         if (c->state == GS_CONN_BODY)
             c->window_bytes += used;

@@ -85,6 +85,9 @@ struct gs_http_request {
     gs_buf headers; /* what gs_http_add_header collected */
     char peer[48];
     size_t accounted_bytes; /* of the server's body_bytes */
+    gs_http_sink sink;      /* data NULL: the body is kept */
+    struct gs_local *local; /* came over no socket */
+    bool paused;
     bool delivered;
     bool begun;
     const char *type; /* once begun; borrowed from gs_http_begin */
@@ -138,6 +141,8 @@ void gs_conn_close(gs_http_conn *c);
 void gs_conn_mark_dirty(gs_http_conn *c);
 void gs_conn_flush(gs_http_conn *c);
 void gs_conn_tick(gs_http_conn *c, int64_t now_ms);
+/* The rest of a body that is being streamed will not come. */
+void gs_conn_cut_body(gs_http_request *rq);
 /* The answer is in out, or was aborted: rq no longer belongs to the connection. */
 void gs_conn_answered(gs_http_conn *c);
 /* Bytes that have been written by handlers and not by the kernel. */
@@ -151,6 +156,14 @@ const char *gs_http_status_text(int status);
 void gs_conn_format_error(gs_http_conn *c, int status, const char *path, const char *message);
 void gs_http_request_free(gs_http_request *rq);
 void gs_http_request_account(gs_http_request *rq, gs_http_server *s, size_t bytes);
+
+/* ---- local.c ---- */
+/* What the answering functions do for a request without a socket. */
+void gs_local_reply(gs_http_request *rq, int status, const char *body, size_t n);
+void gs_local_begin(gs_http_request *rq, int status);
+void gs_local_write(gs_http_request *rq, const char *data, size_t n);
+void gs_local_end(gs_http_request *rq, bool broken);
+void gs_local_free(struct gs_local *l);
 
 /* ---- server.c ---- */
 void gs_server_conn_closed(gs_http_server *s, gs_http_conn *c);

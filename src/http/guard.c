@@ -173,7 +173,7 @@ static void chunk_size_byte(gs_http_parser *p, unsigned char c) {
 static void chunk_line_end(gs_http_parser *p, unsigned char c) {
     expect_lf(p, c, p->left ? GS_GUARD_CHUNK_DATA : GS_GUARD_LAST_CR);
     p->body_bytes += p->left;
-    if (p->state != GS_GUARD_FAILED && p->body_bytes > p->limits->max_body_bytes)
+    if (p->state != GS_GUARD_FAILED && p->body_bytes > p->max_body_bytes)
         gs_guard_fail(p, 413, "the request body is too large");
 }
 

@@ -49,6 +49,11 @@ typedef struct gs_http_config {
     int max_headers;                 /* 64 */
     size_t max_body_bytes;           /* 4 MiB; also for chunked bodies */
     size_t max_buffered_bytes;       /* 64 KiB unsent beyond the kernel's; see above */
+    /* Most bytes of a body for this method and path; 0: max_body_bytes. NULL: always that. */
+    size_t (*body_limit)(void *user, const char *method, const char *path);
+    /* The head of a request whose body follows: the time for gs_http_stream_body. 0, or a status
+     * with which the request is refused and the connection closed, and *message. NULL: none. */
+    int (*on_head)(void *user, gs_http_request *rq, const char **message);
     void (*on_request)(void *user, gs_http_request *rq);
     void (*on_gone)(void *user, gs_http_request *rq);
     /* Writes the body for an error that the server itself answers (JSON); path is "" where it could
@@ -82,6 +87,43 @@ const char *gs_http_peer(const gs_http_request *rq);            /* "127.0.0.1", 
 bool gs_http_gone(const gs_http_request *rq);
 void gs_http_set_user(gs_http_request *rq, void *user);
 void *gs_http_user(const gs_http_request *rq);
+
+/*
+ * Large bodies: from on_head, hands the body to data as it comes instead of keeping it for
+ * gs_http_body. cut: the rest will not come, rq is gone, on_request will not be called for it.
+ * After the last byte on_request is called as ever. Neither may answer.
+ */
+typedef struct gs_http_sink {
+    void (*data)(void *arg, const char *data, size_t n);
+    void (*cut)(void *arg);
+    void *arg;
+} gs_http_sink;
+void gs_http_stream_body(gs_http_request *rq, const gs_http_sink *sink);
+/* Between on_head and on_request: stops reading from the client (what was read before still comes),
+ * so that it sends no faster than the disk writes; and goes on. */
+void gs_http_pause_body(gs_http_request *rq);
+void gs_http_resume_body(gs_http_request *rq);
+
+/*
+ * A request that came over no socket: handlers can't tell the difference. It has a method, a path
+ * and a body, no headers, no peer ("") and belongs to owner. answer is called once: with the
+ * status and the whole body (a stream's bytes as they would have gone out), or with status 0
+ * where a client would have seen its connection break. NULL: out of memory.
+ */
+typedef struct gs_http_local {
+    const char *method, *path;
+    const char *body;
+    size_t n_body;
+    void *owner;
+    void (*answer)(void *arg, int status, const char *body, size_t n);
+    void *arg;
+} gs_http_local;
+gs_http_request *gs_http_local_create(const gs_http_local *l);
+/* NULL: it came over a socket. */
+void *gs_http_local_owner(const gs_http_request *rq);
+/* Its owner no longer wants an answer: none will come. on_gone of the server's user is for the
+ * caller to call afterwards. */
+void gs_http_local_leave(gs_http_request *rq);
 
 /* ---- reply ---- */
 /* Adds a header to the answer, before reply/begin. CR, LF and NUL are dropped from the value. */

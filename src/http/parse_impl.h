@@ -26,6 +26,8 @@ typedef struct gs_http_limits {
     size_t max_header_bytes;
     size_t max_body_bytes;
     int max_headers;
+    size_t (*body_limit)(void *user, const char *method, const char *path); /* as in http.h */
+    void *user;
 } gs_http_limits;
 
 typedef struct gs_http_field {
@@ -93,10 +95,11 @@ typedef struct gs_http_parser {
     gs_http_msg *msg;
     size_t line_bytes;
     size_t head_bytes;
-    uint64_t left;       /* of the length-delimited body, or of the chunk */
-    uint64_t body_bytes; /* sum of the chunk sizes seen */
-    int n_digits;        /* of the chunk size */
-    int n_fields;        /* counted by the guard */
+    uint64_t max_body_bytes; /* of this message */
+    uint64_t left;           /* of the length-delimited body, or of the chunk */
+    uint64_t body_bytes;     /* sum of the chunk sizes seen */
+    int n_digits;            /* of the chunk size */
+    int n_fields;            /* counted by the guard */
     gs_http_guard state;
     bool skipped_line; /* one empty line before the request line is allowed */
     bool ll_done;

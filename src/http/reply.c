@@ -77,7 +77,7 @@ const char *gs_http_peer(const gs_http_request *rq) {
 }
 
 bool gs_http_gone(const gs_http_request *rq) {
-    return rq->conn == NULL;
+    return rq->conn == NULL && !rq->local;
 }
 
 void gs_http_set_user(gs_http_request *rq, void *user) {
@@ -98,6 +98,7 @@ void gs_http_request_free(gs_http_request *rq) {
         return;
     gs_http_msg_deinit(&rq->msg);
     gs_buf_deinit(&rq->headers);
+    gs_local_free(rq->local);
     gs_free(rq);
 }
 
@@ -194,6 +195,10 @@ static void release(gs_http_request *rq) {
 void gs_http_reply(gs_http_request *rq, int status, const char *content_type, const char *body,
                    size_t n) {
     gs_http_conn *c = rq->conn;
+    if (rq->local) {
+        gs_local_reply(rq, status, body, n);
+        return;
+    }
     if (c && rq->begun && status == 200) { /* the head has gone out already */
         gs_http_write(rq, body, n);
         gs_http_end(rq);
@@ -221,6 +226,8 @@ void gs_http_reply(gs_http_request *rq, int status, const char *content_type, co
 
 void gs_http_begin(gs_http_request *rq, int status, const char *content_type) {
     gs_http_conn *c = rq->conn;
+    if (rq->local)
+        gs_local_begin(rq, status);
     if (!c || rq->begun)
         return;
     rq->begun = true;
@@ -244,6 +251,8 @@ size_t gs_http_unsent(const gs_http_request *rq) {
 
 void gs_http_write(gs_http_request *rq, const char *data, size_t n) {
     gs_http_conn *c = rq->conn;
+    if (rq->local)
+        gs_local_write(rq, data, n);
     /* An empty chunk would end the body. */
     if (!c || !rq->begun || rq->msg.is_head || n == 0 || c->doomed)
         return;
@@ -262,6 +271,10 @@ void gs_http_write(gs_http_request *rq, const char *data, size_t n) {
 
 void gs_http_end(gs_http_request *rq) {
     gs_http_conn *c = rq->conn;
+    if (rq->local) {
+        gs_local_end(rq, !rq->begun);
+        return;
+    }
     if (c && !rq->begun) {
         gs_http_abort(rq);
         return;
@@ -274,6 +287,10 @@ void gs_http_end(gs_http_request *rq) {
 }
 
 void gs_http_abort(gs_http_request *rq) {
+    if (rq->local) {
+        gs_local_end(rq, true);
+        return;
+    }
     if (rq->conn)
         rq->conn->doomed = rq->conn->reset = true;
     release(rq);

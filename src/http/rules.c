@@ -30,6 +30,14 @@ static bool check_repeats(gs_http_parser *p) {
     return true;
 }
 
+static void find_limit(gs_http_parser *p) {
+    const gs_http_limits *l = p->limits;
+    p->max_body_bytes = l->max_body_bytes;
+    size_t own = l->body_limit ? l->body_limit(l->user, p->msg->method, p->msg->path) : 0;
+    if (own > 0)
+        p->max_body_bytes = own;
+}
+
 /* RFC 9112 section 6. */
 static bool check_framing(gs_http_parser *p) {
     gs_http_msg *m = p->msg;
@@ -42,6 +50,7 @@ static bool check_framing(gs_http_parser *p) {
     if (te && strcasecmp(te, "chunked") != 0)
         return refuse(p, 400, "Transfer-Encoding must be \"chunked\"");
     m->chunked = te != NULL;
+    find_limit(p);
     if (!cl)
         return true;
     size_t n = strlen(cl);
@@ -50,7 +59,7 @@ static bool check_framing(gs_http_parser *p) {
     m->has_length = true;
     for (size_t i = 0; i < n; i++)
         m->content_length = m->content_length * 10 + (uint64_t)(cl[i] - '0');
-    if (m->content_length > p->limits->max_body_bytes)
+    if (m->content_length > p->max_body_bytes)
         return refuse(p, 413, "the request body is too large");
     return true;
 }
