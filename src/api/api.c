@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "api/api_impl.h"
+#include "api/kept.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -89,6 +89,8 @@ static void on_wake(uv_async_t *h) {
         gs_store_poll(a->store);
     gs_models_pump(a);
     pump(a);
+    if (a->kept)
+        gs_batches_pump(a->kept);
 }
 
 void gs_api_wake(void *arg) {
@@ -102,6 +104,8 @@ static void on_tick(uv_timer_t *h) {
     int64_t now_ns = gs_now_ns();
     gs_api_keys_refresh(a);
     gs_models_tick(a, now_ns);
+    gs_hours_tick(a);
+    gs_kept_tick(a);
     if (a->engine) {
         gs_engine_stats s;
         gs_engine_get_stats(a->engine, &s);
@@ -117,13 +121,25 @@ static void on_tick(uv_timer_t *h) {
         drain_step(a);
 }
 
-static void on_gone(void *user, gs_http_request *rq) {
+void gs_api_gone(gs_api *a, gs_http_request *rq) {
     gs_req *r = gs_http_user(rq);
     if (r)
         gs_req_gone(r);
-    else if (!gs_api_job_gone(user, rq) && !gs_api_query_gone(user, rq) &&
-             !gs_models_gone(user, rq) && !gs_live_gone(((gs_api *)user)->viewers, rq))
+    else if (!gs_api_job_gone(a, rq) && !gs_api_query_gone(a, rq) && !gs_models_gone(a, rq) &&
+             !gs_live_gone(a->viewers, rq) && !gs_kept_gone(a, rq))
         gs_http_end(rq);
+}
+
+static void on_gone(void *user, gs_http_request *rq) {
+    gs_api_gone(user, rq);
+}
+
+static int on_head(void *user, gs_http_request *rq, const char **message) {
+    return gs_upload_head(user, rq, message);
+}
+
+static size_t on_body_limit(void *user, const char *method, const char *path) {
+    return gs_upload_limit(user, method, path);
 }
 
 static void on_error_body(void *user, int status, const char *path, const char *message,
@@ -140,9 +156,13 @@ static void open_store(gs_api *a, gs_api **api) {
     gs_store_config sc = {.folder = a->cfg.state_folder, .wake = gs_api_wake, .wake_arg = api};
     if (a->cfg.state_folder && gs_store_create(&sc, &a->store) != 0)
         a->cfg.state_reason = "out of memory";
+    if (gs_kept_create(a) != 0)
+        a->cfg.state_reason = "out of memory";
 }
 
 static void free_parts(gs_api *a) {
+    gs_kept_free(a);
+    gs_hours_free(a);
     gs_live_free(a->viewers);
     gs_energy_close(&a->energy);
     gs_free(a->metrics);
@@ -175,12 +195,16 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     gs_energy_open(&a->energy, NULL);
     gs_metrics_init(a->metrics, cfg->metrics_persons, gs_now_ns());
     rc = gs_api_keys_open(a, err, errlen);
+    if (rc == 0)
+        rc = gs_hours_create(a, err, errlen);
     if (rc != 0) {
         free_parts(a);
         return rc;
     }
     hc->on_request = gs_api_on_request;
     hc->on_gone = on_gone;
+    hc->on_head = on_head;
+    hc->body_limit = on_body_limit;
     hc->error_body = on_error_body;
     hc->user = a;
     rc = gs_http_server_create(loop, hc, &a->http, err, errlen);
@@ -262,6 +286,7 @@ void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg
     a->drain_until_ns = gs_now_ns() + deadline_ms * GS_NS_PER_MS;
     gs_live_drain(a->viewers);
     gs_http_server_drain(a->http);
+    gs_kept_stop(a);
     uv_timer_start(&a->tick, on_tick, DRAIN_TICK_MS, DRAIN_TICK_MS);
     gs_info("api", "draining requests=%d", a->n_live);
     gs_models_drain(a);
@@ -277,7 +302,7 @@ void gs_api_free(gs_api *a) {
     if (!a)
         return;
     gs_models_free(a);
-    gs_store_free(a->store); /* its thread wakes this object, too */
+    gs_store_free(a->store); /* its last jobs end; its thread wakes this object, too */
     a->wake.data = &closed;
     uv_close((uv_handle_t *)&a->wake, wake_closed);
     while (!closed)

@@ -109,6 +109,8 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *htt
 /* Before the loop runs. Borrowed; the engine's wake must call gs_api_wake. Separate from create,
  * so that a taken port is found out before a model is loaded. */
 void gs_api_set_engine(gs_api *a, gs_engine *e);
+/* What the hours of background make of the engine's first settings. */
+void gs_api_apply_hours(const gs_api *a, gs_engine_settings *s);
 /* For gs_engine_config.wake: any thread. arg is the gs_api **, which may still be NULL. */
 void gs_api_wake(void *arg);
 /* Whether requests need a key (or an address bound to one). */

@@ -18,8 +18,9 @@
 
 /* Who has asked since the start. Index 0: nobody in particular. */
 typedef struct gs_persons {
-    uint64_t key[GS_API_MAX_PERSONS];                   /* hash of who it is; 0 = free */
-    char name[GS_API_MAX_PERSONS][GS_MAX_KEY_NAME + 1]; /* for people to read */
+    uint64_t key[GS_API_MAX_PERSONS];                       /* hash of who it is; 0 = free */
+    char name[GS_API_MAX_PERSONS][GS_MAX_KEY_NAME + 1];     /* for people to read */
+    char key_name[GS_API_MAX_PERSONS][GS_MAX_KEY_NAME + 1]; /* that they came with; "": none */
     uint32_t n;
     uint32_t n_users; /* of them, named by `user` without keys */
 } gs_persons;
@@ -31,6 +32,12 @@ typedef struct gs_key_ring {
     bool read;       /* the file, as mtime, inode and size say */
     int64_t mtime_ns, ino, size;
 } gs_key_ring;
+
+/* Whose a file or a batch is. The same person is the same owner after a restart, too. */
+typedef struct gs_owner {
+    char name[256];                     /* "key PERSON", "key PERSON\nbelow", an address, or "" */
+    char key_name[GS_MAX_KEY_NAME + 1]; /* the key it came with; "": without */
+} gs_owner;
 
 /* Whom a request is for, and what that gives. */
 typedef struct gs_identity {
@@ -45,9 +52,35 @@ typedef struct gs_identity {
 /* A tokeniser's work for one HTTP request: fills out, or e. Any thread. */
 typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_buf *out,
                               gs_api_error *e);
-typedef struct gs_api_job gs_api_job;     /* routes.c */
-typedef struct gs_api_query gs_api_query; /* scheduling.c */
-typedef struct gs_live gs_live;           /* live.c */
+typedef struct gs_api_job gs_api_job; /* routes.c */
+typedef struct gs_api_query
+    gs_api_query; /* The route for a request that the server makes itself; NULL: there is none. */
+const struct gs_route *gs_api_find_route(const char *method, const char *path);
+
+/* hours.c: when background may run. All do nothing, and say "always", without a->hours. */
+int gs_hours_create(gs_api *a, char *err, size_t errlen);
+void gs_hours_free(gs_api *a);
+/* What the hours make of the options' settings. */
+void gs_hours_apply(const gs_api *a, gs_engine_settings *s);
+/* Looks at the wall's clock and tells the engine what has changed. */
+void gs_hours_tick(gs_api *a);
+bool gs_hours_answered(gs_api *a, gs_query *q); /* false: not one of its questions */
+/* Paused by somebody, since before a restart perhaps. */
+void gs_hours_set_paused(gs_api *a, bool paused);
+/* Why background of the owner does not run at all now, or NULL. Static. */
+const char *gs_hours_why_not(const gs_api *a, const gs_owner *o);
+/* Seconds of device time that it can have in the next window_s seconds of the wall. */
+double gs_hours_device_s(const gs_api *a, const gs_owner *o, int64_t window_s);
+const gs_cost *gs_hours_cost(const gs_api *a);     /* NULL: not known yet */
+bool gs_hours_key_open(const gs_key *k);           /* whether its schedule is */
+void gs_hours_write(const gs_api *a, gs_buf *out); /* JSON, of GET /v1/background */
+
+/* scheduling.c */
+/* The value of a parameter of the query, as far as it is plain text; "" without. */
+void gs_api_query_param(const gs_http_request *rq, const char *name, char *out, size_t n);
+typedef struct gs_live gs_live;   /* live.c */
+typedef struct gs_kept gs_kept;   /* kept.h */
+typedef struct gs_hours gs_hours; /* hours.c */
 
 /* Stories of sequences that have ended, newest last, for /v1/requests/{id}. */
 #define GS_API_PAST 512
@@ -68,6 +101,8 @@ struct gs_api {
     uv_async_t wake;
     uv_timer_t tick;
     gs_store *store; /* NULL: nothing can be kept */
+    gs_kept *kept;   /* files and batches; NULL without a store */
+    gs_hours *hours; /* of background; NULL without options */
     gs_persons persons;
     gs_key_ring keys;
     gs_models models;
@@ -106,6 +141,12 @@ bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq);
 bool gs_peer_is_loopback(const char *peer);
 /* user: as the body says, "" for none. */
 void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, gs_identity *out);
+/* The limits of a key's person, its hours included. */
+void gs_api_limits_of(const gs_api *a, const gs_key *k, gs_person_config *out);
+const gs_key *gs_api_key_named(const gs_api *a, const char *name); /* NULL: none */
+void gs_api_owner(gs_api *a, const gs_http_request *rq, gs_owner *out);
+/* What a request of the owner's gives today. False: it would be refused (the key is gone). */
+bool gs_api_identify_owner(gs_api *a, const gs_owner *o, gs_identity *out);
 /* "webui/mina"; "" for nobody in particular and unknown indices. */
 const char *gs_api_person_name(const gs_api *a, uint32_t person);
 /* Sets person, cache_scope, cls and class_fixed of a request whose fields have been read. */
@@ -161,6 +202,8 @@ bool gs_api_query_gone(gs_api *a, gs_http_request *rq);
 void gs_api_remember(gs_api *a, const gs_req *r, int32_t index, const gs_explain *x);
 
 /* api.c */
+/* The client of rq is gone: whoever has it lets go of it. */
+void gs_api_gone(gs_api *a, gs_http_request *rq);
 /* The store if it can take jobs (perhaps only once it is open); else NULL and *e: 503 with why. */
 gs_store *gs_api_store(gs_api *a, gs_api_error *e);
 void gs_api_link(gs_api *a, gs_req *r);

@@ -39,7 +39,7 @@ const char *gs_api_person_name(const gs_api *a, uint32_t person) {
 }
 
 /* They stand with the first key of a person, so that several keys don't argue. */
-static void limits_of(const gs_api *a, const gs_key *k, gs_person_config *out) {
+void gs_api_limits_of(const gs_api *a, const gs_key *k, gs_person_config *out) {
     const gs_keys *all = &a->keys.all;
     for (int32_t i = 0; i < all->n; i++) {
         if (strcmp(all->items[i].person, k->person) == 0) {
@@ -48,6 +48,7 @@ static void limits_of(const gs_api *a, const gs_key *k, gs_person_config *out) {
         }
     }
     gs_key_person_config(k, out);
+    out->background_paused = !gs_hours_key_open(k);
 }
 
 /* ---- Who ----------------------------------------------------------------------------------- */
@@ -80,10 +81,10 @@ static const char *forwarded_user(const gs_http_request *rq, const char *user) {
     return user;
 }
 
-static void identify_key(gs_api *a, const gs_http_request *rq, const char *user, const gs_key *k,
+/* below: the person below the account, "" for none; shown: that person's name for people, or NULL.
+ */
+static void identify_key(gs_api *a, const gs_key *k, const char *below, const char *shown,
                          gs_identity *out) {
-    const char *below = k->trusted_proxy ? forwarded_user(rq, user) : "";
-    const char *shown = *below ? gs_http_header(rq, "x-openwebui-user-name") : NULL;
     char label[2 * GS_MAX_KEY_NAME];
     gs_buf who = {0};
     gs_buf_printf(&who, "key %s%s%s", k->person, *below ? "\n" : "", below);
@@ -99,23 +100,71 @@ static void identify_key(gs_api *a, const gs_http_request *rq, const char *user,
     out->cls = k->cls;
     out->classes = k->classes;
     out->has_limits = out->person != 0;
-    limits_of(a, k, &out->limits);
+    gs_api_limits_of(a, k, &out->limits);
+    if (out->person != 0)
+        snprintf(a->persons.key_name[out->person], sizeof(a->persons.key_name[0]), "%s", k->name);
     gs_buf_deinit(&who);
+}
+
+static void identify_name(gs_api *a, const char *who, bool by_user, gs_identity *out) {
+    *out = (gs_identity){.cls = -1, .classes = GS_CLASSES_ALL};
+    out->person = *who ? person_of(&a->persons, who, who, by_user) : 0;
+    out->cache_scope = XXH64(who, strlen(who), a->scope_salt);
+}
+
+static const char *name_without_key(const gs_http_request *rq, const char *user, char *buf,
+                                    size_t n) {
+    return gs_peer_is_loopback(gs_http_peer(rq)) ? user : peer_name(rq, buf, n);
 }
 
 /* The scope is salted per start, so that it can't be computed from a name. */
 void gs_api_identify(gs_api *a, const gs_http_request *rq, const char *user, gs_identity *out) {
+    const gs_owner *owner = gs_http_local_owner(rq);
+    if (owner) {
+        gs_api_identify_owner(a, owner, out);
+        return;
+    }
     const gs_key *k = gs_api_key(a, rq);
     if (k) {
-        identify_key(a, rq, user, k, out);
+        const char *below = k->trusted_proxy ? forwarded_user(rq, user) : "";
+        identify_key(a, k, below, *below ? gs_http_header(rq, "x-openwebui-user-name") : NULL, out);
         return;
     }
     char net[INET6_ADDRSTRLEN];
-    bool local = gs_peer_is_loopback(gs_http_peer(rq));
-    const char *who = local ? user : peer_name(rq, net, sizeof(net));
-    *out = (gs_identity){.cls = -1, .classes = GS_CLASSES_ALL};
-    out->person = *who ? person_of(&a->persons, who, who, local) : 0;
-    out->cache_scope = XXH64(who, strlen(who), a->scope_salt);
+    identify_name(a, name_without_key(rq, user, net, sizeof(net)),
+                  gs_peer_is_loopback(gs_http_peer(rq)), out);
+}
+
+/* ---- Owners: identities that outlive the process ------------------------------------------- */
+
+void gs_api_owner(gs_api *a, const gs_http_request *rq, gs_owner *out) {
+    const gs_key *k = gs_api_key(a, rq);
+    char net[INET6_ADDRSTRLEN];
+    *out = (gs_owner){.name = ""};
+    if (!k) {
+        snprintf(out->name, sizeof(out->name), "%s", name_without_key(rq, "", net, sizeof(net)));
+        return;
+    }
+    const char *below = k->trusted_proxy ? forwarded_user(rq, "") : "";
+    snprintf(out->name, sizeof(out->name), "key %s%s%.128s", k->person, *below ? "\n" : "", below);
+    snprintf(out->key_name, sizeof(out->key_name), "%s", k->name);
+}
+
+const gs_key *gs_api_key_named(const gs_api *a, const char *name) {
+    for (int32_t i = 0; name[0] && i < a->keys.all.n; i++)
+        if (strcmp(a->keys.all.items[i].name, name) == 0)
+            return &a->keys.all.items[i];
+    return NULL;
+}
+
+bool gs_api_identify_owner(gs_api *a, const gs_owner *o, gs_identity *out) {
+    const gs_key *k = gs_api_key_named(a, o->key_name);
+    const char *below = strchr(o->name, '\n');
+    if (k)
+        identify_key(a, k, below ? below + 1 : "", NULL, out);
+    else
+        identify_name(a, o->name, false, out);
+    return k || (!o->key_name[0] && !a->keys.needed);
 }
 
 /* ---- Class --------------------------------------------------------------------------------- */
@@ -167,6 +216,11 @@ void gs_req_classify(gs_req *r) {
     r->cache_scope = who.cache_scope;
     r->has_limits = who.has_limits;
     r->limits = who.limits;
+    if (gs_http_local_owner(r->rq)) { /* a line of a batch */
+        r->cls = GS_CLASS_BACKGROUND;
+        r->class_fixed = true;
+        return;
+    }
     int cls = asked_class(r, who.classes);
     if (cls < 0)
         cls = who.cls;

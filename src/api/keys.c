@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "sched/schedule.h"
 
 #define MAX_FILE_BYTES (1u << 20)
 #define HASH_PREFIX    "sha256:"
@@ -182,6 +183,7 @@ static const gs_field fields[] = {
     GS_ROW("weight", FLOAT, 1, AT(weight), 0.001, 1000, NULL),
     GS_ROW("max_running", INT, 1, AT(max_running), 0, 1000000, NULL),
     GS_ROW("max_queued", INT, 1, AT(max_queued), 0, 1000000, NULL),
+    GS_ROW("schedule", TEXT, 1, AT(schedule), 0, GS_MAX_KEY_SCHEDULE, NULL),
     GS_ROW("day_seconds", INT, 1, AT(day_seconds), 0, 1000000, NULL),
     GS_ROW("trusted_proxy", BOOL, 1, AT(trusted_proxy), 0, 0, NULL),
     GS_ROW("admin", BOOL, 1, AT(admin), 0, 0, NULL),
@@ -282,6 +284,9 @@ static int read_key(const json_t *v, gs_key *k, char *err, size_t errlen) {
     if (k->name[0] == '\0' || !good_name(k->name))
         return gs_fail(err, errlen, GS_ERR_INVALID,
                        "the name must be letters, digits, '.', '_' and '-'");
+    gs_schedule schedule;
+    if (gs_schedule_parse(k->schedule, &schedule, err, errlen) != GS_OK)
+        return GS_ERR_INVALID;
     if (!printable(k->person) || !printable(k->cache_scope))
         return gs_fail(err, errlen, GS_ERR_INVALID, "control characters in person or cache_scope");
     if (k->person[0] == '\0')
@@ -412,6 +417,7 @@ static void write_key(gs_jsonw *w, const gs_key *k) {
     key_int(w, "max_running", k->max_running);
     key_int(w, "max_queued", k->max_queued);
     key_int(w, "day_seconds", k->day_seconds);
+    key_str(w, "schedule", k->schedule);
     key_bool(w, "trusted_proxy", k->trusted_proxy);
     key_bool(w, "admin", k->admin);
     key_str(w, "cache_scope", k->cache_scope);

@@ -16,11 +16,12 @@
 #include "base/sha256.h"
 #include "sched/sched.h"
 
-#define GS_MAX_KEYS     256
-#define GS_MAX_KEY_NETS 16
-#define GS_MAX_KEY_NAME 64
-#define GS_KEY_SECRET   68 /* "gs-", 64 hex digits, the terminator */
-#define GS_CLASSES_ALL  ((1u << GS_CLASS_COUNT) - 1)
+#define GS_MAX_KEYS         256
+#define GS_MAX_KEY_NETS     16
+#define GS_MAX_KEY_NAME     64
+#define GS_MAX_KEY_SCHEDULE 255
+#define GS_KEY_SECRET       68 /* "gs-", 64 hex digits, the terminator */
+#define GS_CLASSES_ALL      ((1u << GS_CLASS_COUNT) - 1)
 
 /* An address or subnet; IPv4 as ::ffff:a.b.c.d. */
 typedef struct gs_key_net {
@@ -37,6 +38,7 @@ typedef struct gs_key {
     uint32_t classes; /* 1 << gs_class: what it may ask for; holds cls */
     float weight;     /* device time relative to other persons */
     int32_t max_running, max_queued, day_seconds; /* 0: no limit; day_seconds of device time */
+    char schedule[GS_MAX_KEY_SCHEDULE + 1];       /* of the person's background; "": always */
     bool trusted_proxy;                           /* may say for whom it asks */
     bool admin;
     gs_key_net nets[GS_MAX_KEY_NETS]; /* from here no secret is needed */

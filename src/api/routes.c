@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "api/api_impl.h"
+#include "api/kept.h"
 #include "api/ollama.h"
 #include "api/embed.h"
 #include "api/route.h"
@@ -472,7 +472,8 @@ static const gs_api_part openai_part = {"openai", "OpenAI's dialect.", openai_ro
 static const gs_api_part *const parts[] = {
     &own_part,           &openai_part,           &gs_api_part_embeddings,
     &gs_api_part_ollama, &gs_api_part_anthropic, &gs_api_part_responses,
-    &gs_scheduling_part, &gs_live_part,          &gs_pages_part};
+    &gs_scheduling_part, &gs_live_part,          &gs_pages_part,
+    &gs_api_part_files,  &gs_api_part_batches,   &gs_api_part_background};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {
@@ -537,6 +538,14 @@ static void add_method(gs_buf *allow, const char *method) {
     gs_buf_str(allow, text);
 }
 
+const gs_route *gs_api_find_route(const char *method, const char *path) {
+    for (size_t i = 0; i < N_PARTS; i++)
+        for (const gs_route *r = parts[i]->routes; r->path; r++)
+            if (strcmp(method, r->method) == 0 && gs_route_matches(r->path, path))
+                return r;
+    return NULL;
+}
+
 static const gs_route *find_route(gs_http_request *rq, gs_api_error *e) {
     const char *path = gs_http_path(rq), *method = gs_http_method(rq);
     gs_buf allow = {0};
@@ -569,7 +578,7 @@ static void preflight(gs_api *a, gs_http_request *rq) {
         gs_api_reply_error(rq, &e);
         return;
     }
-    gs_http_add_header(rq, "Access-Control-Allow-Methods", "GET, HEAD, POST, PATCH");
+    gs_http_add_header(rq, "Access-Control-Allow-Methods", "GET, HEAD, POST, PATCH, DELETE");
     /* Client libraries send headers of their own by the dozen; whose page it is has been settled.
      */
     const char *asked = gs_http_header(rq, "access-control-request-headers");

@@ -54,18 +54,18 @@ bool gs_api_query_gone(gs_api *a, gs_http_request *rq) {
     return false;
 }
 
-/* The value of `user` in the query, as far as it is plain text. */
-static void query_user(const gs_http_request *rq, char *out, size_t n) {
+void gs_api_query_param(const gs_http_request *rq, const char *name, char *out, size_t n) {
     const char *p = gs_http_query(rq);
+    size_t n_name = strlen(name);
     *out = '\0';
-    while (*p && strncmp(p, "user=", 5) != 0) {
+    while (*p && (strncmp(p, name, n_name) != 0 || p[n_name] != '=')) {
         p += strcspn(p, "&");
         p += *p == '&';
     }
     if (!*p)
         return;
     size_t len = 0;
-    for (p += 5; *p && *p != '&' && len + 1 < n; p++) {
+    for (p += n_name + 1; *p && *p != '&' && len + 1 < n; p++) {
         unsigned code;
         if (*p == '%' && sscanf(p + 1, "%2x", &code) == 1 && code > 0) {
             out[len++] = (char)code;
@@ -94,7 +94,7 @@ static gs_api_query *query_new(gs_api *a, gs_http_request *rq, gs_query_kind kin
     x->q = (gs_query){.kind = kind, .owner = x, .records = records, .max_records = max_records};
     x->api = a;
     x->rq = rq;
-    query_user(rq, user, sizeof(user));
+    gs_api_query_param(rq, "user", user, sizeof(user));
     gs_api_identify(a, rq, user, &x->who);
     gs_api_error none;
     x->admin = user[0] == '\0' && gs_api_check_admin(a, rq, &none) == 0;
@@ -463,6 +463,7 @@ static void patch_config(gs_api *a, gs_http_request *rq, json_t *body) {
     if (!x)
         return;
     gs_log_set_level((gs_log_level)a->cfg.config->log_level);
+    gs_hours_apply(a, &x->settings);
     x->q.apply = &x->settings;
     query_ask(x);
 }
@@ -475,6 +476,8 @@ void gs_api_answered(gs_api *a, gs_query *q) {
         return;
     }
     gs_api_query *x = q->owner;
+    if (gs_hours_answered(a, q))
+        return;
     gs_buf out = {0};
     if (q->code != GS_OK) {
         gs_api_error e;

@@ -13,9 +13,10 @@
 #include "base/err.h"
 #include "cli/cli.h"
 #include "config/dirs.h"
+#include "sched/schedule.h"
 
 // clang-format off
-enum { F_PERSON, F_CLASS, F_CLASSES, F_WEIGHT, F_RUNNING, F_QUEUED, F_DAY, F_SCOPE, F_ADDRESS,
+enum { F_PERSON, F_CLASS, F_CLASSES, F_WEIGHT, F_RUNNING, F_QUEUED, F_DAY, F_SCHEDULE, F_SCOPE, F_ADDRESS,
        F_PROXY, F_ADMIN, N_FLAGS };
 
 static const gs_config_flag flag_table[N_FLAGS] = {
@@ -26,6 +27,7 @@ static const gs_config_flag flag_table[N_FLAGS] = {
     {"max-running", "N", "Sequences of the person that run at the same time. Default: no limit.", NULL},
     {"max-queued", "N", "Sequences of the person that wait. Default: no limit.", NULL},
     {"day-seconds", "N", "Device time of the person in 24 hours. Default: no limit.", NULL},
+    {"schedule", "HOURS", "When the person's background may run, such as '22:00-07:00'. Default: always.", NULL},
     {"cache-scope", "NAME", "Share the prefix cache with all keys of that scope. Default: with the person alone.", NULL},
     {"address", "IP,NET,...", "Addresses and subnets that need no key and count as this one.", NULL},
     {"trusted-proxy", NULL, "It may say for whom it asks: Open WebUI's X-OpenWebUI-User-Id, X-Gamasot-User, 'user'.", NULL},
@@ -126,6 +128,20 @@ static int weight(const gs_config_flag *f, gs_key *k, char *err, size_t errlen) 
     return 0;
 }
 
+static int schedule(const gs_config_flag *f, gs_key *k, char *err, size_t errlen) {
+    gs_schedule parsed;
+    char why[200];
+    if (!f->value)
+        return 0;
+    if (strlen(f->value) > GS_MAX_KEY_SCHEDULE)
+        return gs_fail(err, errlen, GS_ERR_INVALID, "--schedule: longer than %d bytes",
+                       GS_MAX_KEY_SCHEDULE);
+    if (gs_schedule_parse(f->value, &parsed, why, sizeof(why)) != 0)
+        return gs_fail(err, errlen, GS_ERR_INVALID, "--schedule: %s", why);
+    memcpy(k->schedule, f->value, strlen(f->value) + 1);
+    return 0;
+}
+
 static int key_from_flags(const gs_config_flag *f, gs_key *k, char *err, size_t errlen) {
     int rc = text(&f[F_PERSON], k->person, err, errlen);
     rc = rc == 0 ? text(&f[F_SCOPE], k->cache_scope, err, errlen) : rc;
@@ -134,6 +150,7 @@ static int key_from_flags(const gs_config_flag *f, gs_key *k, char *err, size_t 
     rc = rc == 0 ? whole(&f[F_RUNNING], &k->max_running, err, errlen) : rc;
     rc = rc == 0 ? whole(&f[F_QUEUED], &k->max_queued, err, errlen) : rc;
     rc = rc == 0 ? whole(&f[F_DAY], &k->day_seconds, err, errlen) : rc;
+    rc = rc == 0 ? schedule(&f[F_SCHEDULE], k, err, errlen) : rc;
     rc = rc == 0 ? addresses(&f[F_ADDRESS], k, err, errlen) : rc;
     k->trusted_proxy = f[F_PROXY].value != NULL;
     k->admin = f[F_ADMIN].value != NULL;
@@ -196,6 +213,8 @@ static void list_one(const gs_key *k) {
     add_limit(&b, "max-running", k->max_running);
     add_limit(&b, "max-queued", k->max_queued);
     add_limit(&b, "day-seconds", k->day_seconds);
+    if (k->schedule[0])
+        gs_buf_printf(&b, " schedule='%s'", k->schedule);
     if (k->cache_scope[0])
         gs_buf_printf(&b, " cache-scope=%s", k->cache_scope);
     for (int32_t i = 0; i < k->n_nets; i++) {

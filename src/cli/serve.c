@@ -1,7 +1,9 @@
 /* gamasot serve: event loop, engine, signals. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -139,6 +141,7 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     rc = gs_api_create(&s->loop, &ac, &hc, &s->api, err, errlen);
     if (rc != 0)
         return rc;
+    gs_api_apply_hours(s->api, &settings);
     rc = gs_engine_create(&ec, &s->engine, err, errlen);
     if (rc == 0)
         gs_api_set_engine(s->api, s->engine);
@@ -161,6 +164,23 @@ static int check_keys(server *s, char *err, size_t errlen) {
     bool has_keys = keys.n > 0 || s->cfg.server_api_keys.n > 0;
     gs_keys_deinit(&keys);
     return gs_config_check_serve(&s->cfg, has_keys, err, errlen);
+}
+
+/* Before there is a second thread: the zone is the process's. */
+static int set_time_zone(const gs_config *c, char *err, size_t errlen) {
+    const char *zone = c->background_time_zone;
+    char path[320];
+    if (!zone[0])
+        return 0;
+    snprintf(path, sizeof(path), "/usr/share/zoneinfo/%s", zone);
+    if (strlen(zone) > 255 || zone[0] == '.' || strstr(zone, "..") || access(path, R_OK) != 0 ||
+        setenv("TZ", zone, 1) != 0)
+        return gs_fail(err, errlen, GS_ERR_INVALID,
+                       "background.time_zone: '%.60s' is no time zone of this machine, such as "
+                       "Europe/Berlin",
+                       zone);
+    tzset();
+    return 0;
 }
 
 static void find_state(server *s) {
@@ -195,6 +215,8 @@ int gs_cmd_serve(int argc, char **argv) {
     int rc = gs_cli_config(&s.cfg, gs_cli_command("serve"), argc, argv, NULL, 0, err, sizeof(err));
     if (rc == 0)
         rc = check_keys(&s, err, sizeof(err));
+    if (rc == 0)
+        rc = set_time_zone(&s.cfg, err, sizeof(err));
     if (rc == 0)
         rc = read_aliases(&s, err, sizeof(err));
     if (rc == 0 && s.cfg.n_positional > 0)

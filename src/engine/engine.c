@@ -194,9 +194,9 @@ static void reject(gs_engine *e, gs_seq *q, const gs_admission *adm) {
 }
 
 /* What a key says about its person comes with each of the person's sequences. */
-static void set_person(gs_sched *s, const gs_seq *q) {
+static void set_person(gs_sched *s, uint32_t person, const gs_person_config *limits) {
     gs_slo_config slo;
-    gs_person_config c = q->limits;
+    gs_person_config c = *limits;
     gs_sched_get_slo(s, &slo);
     if (c.weight == 0.0)
         c.weight = slo.person.weight;
@@ -206,7 +206,7 @@ static void set_person(gs_sched *s, const gs_seq *q) {
         c.max_waiting = slo.person.max_waiting;
     if (c.day_ns == 0)
         c.day_ns = slo.person.day_ns;
-    gs_sched_set_person(s, q->desc.person, &c);
+    gs_sched_set_person(s, person, &c);
 }
 
 /* NULL: not loaded (any more). */
@@ -227,7 +227,7 @@ static void handle_submit(gs_engine *e, gs_seq *q, int64_t now_ns) {
         return;
     }
     if (q->has_limits)
-        set_person(l->sched, q);
+        set_person(l->sched, q->desc.person, &q->limits);
     int rc = gs_sched_submit(l->sched, &q->desc, now_ns, &adm);
     adm.code = rc;
     if (rc != 0) {
@@ -336,6 +336,8 @@ static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
         take_snapshot(e, q);
         if (q->kind == GS_QUERY_STATE)
             take_view(e, q->view);
+        if (q->cost_out)
+            *q->cost_out = *gs_sched_cost(e->scheds[0]);
     } else if (q->kind == GS_QUERY_EXPLAIN || q->kind == GS_QUERY_PAUSE) {
         if (q->kind == GS_QUERY_PAUSE)
             pause_sequences(e, q, now_ns);
@@ -576,6 +578,12 @@ static void detach(gs_engine *e, gs_query *q) {
 }
 
 /* What is to change, in the order in which it came; some may come meanwhile. */
+static void set_persons(const gs_engine *e, const gs_query *q) {
+    for (int32_t i = 0; i < q->n_limits; i++)
+        for (int32_t k = 0; k < e->n_active; k++)
+            set_person(e->scheds[k], q->limits[i].person, &q->limits[i].limits);
+}
+
 static void handle_changes(gs_engine *e) {
     while (e->changes) {
         gs_query *oldest = NULL, *q;
@@ -590,6 +598,8 @@ static void handle_changes(gs_engine *e) {
                 attach(e, q);
             else if (q->kind == GS_QUERY_DETACH)
                 detach(e, q);
+            else if (q->kind == GS_QUERY_PERSONS)
+                set_persons(e, q);
             else
                 q->code = configure(e, q->apply);
             answer(e, q);

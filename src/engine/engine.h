@@ -94,6 +94,7 @@ typedef enum gs_query_kind {
     GS_QUERY_STATE,     /* records as QUEUE, and state */
     GS_QUERY_PAUSE,     /* the living sequences among ids, or lets them go on; then as EXPLAIN */
     GS_QUERY_CONFIGURE, /* apply settings */
+    GS_QUERY_PERSONS,   /* limits count from now on */
     GS_QUERY_ATTACH,    /* a further model: backend, cost, prepare */
     GS_QUERY_DETACH     /* lane goes; with GS_ERR_EXISTS it does not, sequences live there */
 } gs_query_kind;
@@ -108,6 +109,11 @@ typedef struct gs_engine_view {
     uint32_t n_persons;
     bool background_paused;
 } gs_engine_view;
+
+typedef struct gs_person_limits {
+    uint32_t person;
+    gs_person_config limits; /* 0: the scheduler's common value */
+} gs_person_limits;
 
 /*
  * A question to the engine thread. The caller's until gs_engine_ask; the engine's until the event
@@ -124,7 +130,10 @@ typedef struct gs_query {
     int32_t n_ids;             /* EXPLAIN */
     bool pause;                /* PAUSE: or go on */
     gs_engine_settings *apply; /* CONFIGURE */
-    gs_engine_view *view;      /* STATE */
+    const struct gs_person_limits *limits; /* PERSONS: [n_limits] */
+    int32_t n_limits;
+    gs_cost *cost_out;    /* QUEUE: a copy of the first lane's step-time model; NULL: not wanted */
+    gs_engine_view *view; /* STATE */
     /* ATTACH: the new lane's, the engine's in every case; answer to DETACH: the caller's again. */
     gs_backend *backend;
     const gs_cost *cost; /* ATTACH: read after prepare, copied; NULL: learned */

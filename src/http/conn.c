@@ -356,6 +356,12 @@ static void next_request(gs_http_conn *c) {
     gs_buf_deinit(&held);
 }
 
+static void tell_written(gs_http_request *rq) {
+    void (*written)(void *) = rq->written;
+    rq->written = NULL;
+    written(rq->written_arg);
+}
+
 void gs_conn_flush(gs_http_conn *c) {
     if (c->closing)
         return;
@@ -364,8 +370,12 @@ void gs_conn_flush(gs_http_conn *c) {
         gs_conn_close(c);
         return;
     }
-    if (c->state == GS_CONN_FLUSH && c->out.len == 0 && !c->sending.data)
+    if (c->out.len > 0 || c->sending.data)
+        return;
+    if (c->state == GS_CONN_FLUSH)
         next_request(c);
+    else if (c->rq && c->rq->written)
+        tell_written(c->rq);
 }
 
 /* ---- Time --------------------------------------------------------------------------------- */

@@ -84,8 +84,10 @@ struct gs_http_request {
     void *user;
     gs_buf headers; /* what gs_http_add_header collected */
     char peer[48];
-    size_t accounted_bytes; /* of the server's body_bytes */
-    gs_http_sink sink;      /* data NULL: the body is kept */
+    size_t accounted_bytes;     /* of the server's body_bytes */
+    gs_http_sink sink;          /* data NULL: the body is kept */
+    void (*written)(void *arg); /* NULL: nobody waits */
+    void *written_arg;
     struct gs_local *local; /* came over no socket */
     bool paused;
     bool delivered;

@@ -141,6 +141,9 @@ size_t gs_http_unsent(const gs_http_request *rq);
 /* Queues bytes of a begun answer; flushed at the end of the loop turn, so that several tokens of
  * one step leave in one write. */
 void gs_http_write(gs_http_request *rq, const char *data, size_t n);
+/* Of a begun answer: calls back once, from the loop, when all bytes so far are the kernel's; not at
+ * all when the client leaves. For answers that are larger than what may wait. */
+void gs_http_when_written(gs_http_request *rq, void (*written)(void *arg), void *arg);
 void gs_http_end(gs_http_request *rq);
 /* Instead of gs_http_end: the connection is reset, so that the client sees a failure. */
 void gs_http_abort(gs_http_request *rq);

@@ -269,6 +269,14 @@ void gs_http_write(gs_http_request *rq, const char *data, size_t n) {
     gs_conn_mark_dirty(c);
 }
 
+void gs_http_when_written(gs_http_request *rq, void (*written)(void *arg), void *arg) {
+    if (!rq->conn)
+        return;
+    rq->written = written;
+    rq->written_arg = arg;
+    gs_conn_mark_dirty(rq->conn);
+}
+
 void gs_http_end(gs_http_request *rq) {
     gs_http_conn *c = rq->conn;
     if (rq->local) {

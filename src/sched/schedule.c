@@ -147,16 +147,17 @@ int64_t gs_schedule_next(const gs_schedule *s, int64_t wall_s, gs_local_fn local
     return INT64_MAX;
 }
 
-int64_t gs_schedule_open_s(const gs_schedule *s, int64_t from_s, int64_t to_s, gs_local_fn local) {
+int64_t gs_schedule_open_s(const gs_schedule *a, const gs_schedule *b, int64_t from_s, int64_t to_s,
+                           gs_local_fn local) {
     int64_t sum = 0;
     if (to_s > from_s + YEAR_S)
         to_s = from_s + YEAR_S;
-    if (s->n == 0)
-        return to_s > from_s ? to_s - from_s : 0;
     for (int64_t at = from_s; at < to_s;) {
-        int64_t next = gs_schedule_next(s, at, local);
+        const int64_t next_a = gs_schedule_next(a, at, local);
+        const int64_t next_b = gs_schedule_next(b, at, local);
+        int64_t next = next_a < next_b ? next_a : next_b;
         next = next < to_s ? next : to_s;
-        if (gs_schedule_is_open(s, at, local))
+        if (gs_schedule_is_open(a, at, local) && gs_schedule_is_open(b, at, local))
             sum += next - at;
         at = next;
     }

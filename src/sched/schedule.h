@@ -42,7 +42,8 @@ int gs_schedule_parse(const char *text, gs_schedule *out, char *err, size_t errl
 bool gs_schedule_is_open(const gs_schedule *s, int64_t wall_s, gs_local_fn local);
 /* The next time, later than wall_s, at which it opens or closes; INT64_MAX: it never does. */
 int64_t gs_schedule_next(const gs_schedule *s, int64_t wall_s, gs_local_fn local);
-/* Seconds of [from_s, to_s) in which it is open. Looks at most a year ahead. */
-int64_t gs_schedule_open_s(const gs_schedule *s, int64_t from_s, int64_t to_s, gs_local_fn local);
+/* Seconds of [from_s, to_s) in which both are open. Looks at most a year ahead. */
+int64_t gs_schedule_open_s(const gs_schedule *a, const gs_schedule *b, int64_t from_s, int64_t to_s,
+                           gs_local_fn local);
 
 #endif

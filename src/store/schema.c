@@ -2,7 +2,9 @@
 #include "store/store.h"
 
 /*
- * Times are seconds since 1970 (UTC); 0: not yet, or never. owner is who a file or batch belongs
+ * Times (_s) are seconds since 1970 (UTC); 0: not yet, or never. They are only shown: what is due
+ * when is counted in seconds that the server has run (_service_s), which no clock that is set can
+ * move. owner is who a file or batch belongs
  * to, as identity.c words it; "" is nobody in particular.
  */
 static const char files_and_batches[] =
@@ -16,7 +18,7 @@ static const char files_and_batches[] =
     "  filename TEXT NOT NULL,"
     "  bytes INTEGER NOT NULL,"
     "  created_s INTEGER NOT NULL,"
-    "  expires_s INTEGER NOT NULL);"
+    "  expires_service_s INTEGER NOT NULL);"
     "CREATE INDEX files_by_owner ON files (owner, seq);"
     "CREATE TABLE batches ("
     "  seq INTEGER PRIMARY KEY AUTOINCREMENT,"
@@ -33,7 +35,7 @@ static const char files_and_batches[] =
     "  warning TEXT NOT NULL DEFAULT ''," /* what was said of its deadline */
     "  errors TEXT NOT NULL DEFAULT '',"  /* JSON array of what validation found, or '' */
     "  status TEXT NOT NULL,"
-    "  left_s INTEGER NOT NULL," /* of its window, when it was last looked at */
+    "  deadline_service_s INTEGER NOT NULL,"
     "  created_s INTEGER NOT NULL,"
     "  in_progress_s INTEGER NOT NULL DEFAULT 0,"
     "  expires_s INTEGER NOT NULL DEFAULT 0,"
@@ -57,8 +59,10 @@ static const char files_and_batches[] =
     "  state INTEGER NOT NULL DEFAULT 0,"
     "  at INTEGER NOT NULL,"
     "  bytes INTEGER NOT NULL,"
+    "  custom_id TEXT NOT NULL,"
     "  result TEXT,"
-    "  PRIMARY KEY (batch, n)) WITHOUT ROWID;";
+    "  PRIMARY KEY (batch, n),"
+    "  UNIQUE (batch, custom_id)) WITHOUT ROWID;";
 
 const char *const gs_store_schema[] = {
     files_and_batches,

@@ -60,7 +60,8 @@ static void check_next(const char *schedule, const char *at_utc, const char *wan
 
 static int64_t open_s(const char *schedule, const char *from_utc, const char *to_utc) {
     gs_schedule s = parse(schedule);
-    return gs_schedule_open_s(&s, utc(from_utc), utc(to_utc), gs_local_time);
+    const gs_schedule always = {0};
+    return gs_schedule_open_s(&always, &s, utc(from_utc), utc(to_utc), gs_local_time);
 }
 
 /* ---- text ---- */
@@ -118,10 +119,10 @@ static void always(void **state) {
     gs_schedule s = parse(""), week = parse("00:00-24:00");
     assert_true(gs_schedule_is_open(&s, 0, gs_local_time));
     assert_true(gs_schedule_next(&s, 1000, gs_local_time) == INT64_MAX);
-    assert_int_equal(gs_schedule_open_s(&s, 100, 700, gs_local_time), 600);
+    assert_int_equal(gs_schedule_open_s(&s, &s, 100, 700, gs_local_time), 600);
     assert_true(gs_schedule_next(&week, 1000, gs_local_time) == INT64_MAX);
-    assert_int_equal(gs_schedule_open_s(&week, 100, 700, gs_local_time), 600);
-    assert_int_equal(gs_schedule_open_s(&week, 700, 100, gs_local_time), 0);
+    assert_int_equal(gs_schedule_open_s(&week, &s, 100, 700, gs_local_time), 600);
+    assert_int_equal(gs_schedule_open_s(&week, &week, 700, 100, gs_local_time), 0);
 }
 
 /* ---- midnight and days: Seoul is UTC+9 and has no summer time ---- */
@@ -215,6 +216,16 @@ static void half_an_hour(void **state) {
     check_next("02:10-02:40", "2026-10-03 15:00", "2026-10-03 15:30");
 }
 
+static void what_two_leave_open(void **state) {
+    (void)state;
+    in_zone("Asia/Seoul");
+    gs_schedule a = parse("22:00-07:00"), b = parse("sat 00:00-24:00, 06:00-08:00");
+    int64_t from = utc("2026-01-02 00:00"), to = utc("2026-01-05 00:00"); /* from Friday 09:00 */
+    /* Saturday 0-7 and 22-24, Sunday and Monday 6-7. */
+    assert_int_equal(gs_schedule_open_s(&a, &b, from, to, gs_local_time), (7 + 2 + 1 + 1) * H);
+    assert_int_equal(gs_schedule_open_s(&b, &a, from, to, gs_local_time), (7 + 2 + 1 + 1) * H);
+}
+
 /* A clock that is set only changes where one stands in the week. */
 static void a_clock_that_is_set(void **state) {
     (void)state;
@@ -239,6 +250,7 @@ int main(void) {
         cmocka_unit_test(a_window_in_the_doubled_hour),
         cmocka_unit_test(new_york),
         cmocka_unit_test(half_an_hour),
+        cmocka_unit_test(what_two_leave_open),
         cmocka_unit_test(a_clock_that_is_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
