@@ -202,9 +202,9 @@ static double estimate_s(const gs_kept_batch *b) {
 
 static void warn_of_time(gs_kept_batch *b) {
     b->warning[0] = '\0';
-    if (!b->has_cost || b->out.n_good == 0)
+    if (b->out.n_good == 0)
         return;
-    const double s = estimate_s(b);
+    const double s = b->has_cost ? estimate_s(b) : 1.0; /* without a model: at least some */
     if (s > b->available_s)
         snprintf(b->warning, sizeof(b->warning),
                  "It will probably not be done in time: it takes about %.0f s of device time, and "

@@ -32,6 +32,7 @@ int gs_cmd_config(int argc, char **argv);
 int gs_cmd_sim(int argc, char **argv);
 int gs_cmd_trace(int argc, char **argv);
 int gs_cmd_keys(int argc, char **argv);
+int gs_cmd_batch(int argc, char **argv);
 int gs_cmd_embed(int argc, char **argv);
 int gs_cmd_summarize(int argc, char **argv);
 

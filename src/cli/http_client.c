@@ -103,7 +103,8 @@ int gs_http_send(const gs_http_target *t, const char *method, const char *path, 
     if (t->class_ && *t->class_)
         gs_buf_printf(&head, "X-Gamasot-Class: %s\r\n", t->class_);
     if (body)
-        gs_buf_printf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", n);
+        gs_buf_printf(&head, "Content-Type: %s\r\nContent-Length: %zu\r\n",
+                      t->type ? t->type : "application/json", n);
     gs_buf_str(&head, "\r\n");
     int fd =
         head.failed ? gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory") : dial(t, err, errlen);

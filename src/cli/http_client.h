@@ -17,6 +17,7 @@ typedef struct gs_http_target {
     char base[256];     /* path before that of the request, without a slash at its end */
     const char *key;    /* sent as a bearer token; NULL: none. Borrowed */
     const char *class_; /* X-Gamasot-Class; NULL: none. Borrowed */
+    const char *type;   /* Content-Type of bodies; NULL: application/json. Borrowed */
     int timeout_s;      /* of silence; 0: none */
 } gs_http_target;
 

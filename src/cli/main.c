@@ -15,6 +15,8 @@ static const gs_command commands[] = {
     {"bench",      "--url URL --trace FILE", "play a trace against a server; --engine: no server", gs_cmd_bench,   false},
     {"trace",      "generate|import|info",   "make, convert and describe traces",              gs_cmd_trace,      false},
     {"sim",        "--trace FILE | --rules", "simulate a household on a modelled machine",     gs_cmd_sim,        false},
+    {"batch",      "submit FILE|status ID|wait ID|results ID|cancel ID|list|pause|resume",
+     "work that can wait, in a running server", gs_cmd_batch, false},
     {"embed",      "[options] FILE...|-",    "a vector for each line or file, by a running server", gs_cmd_embed,  false},
     {"summarize",  "[options] DIR --out DIR", "a summary of each file, by a running server",   gs_cmd_summarize,  false},
     {"keys",       "add NAME|list|revoke NAME", "API keys: who may ask, as whom and how much", gs_cmd_keys,       false},

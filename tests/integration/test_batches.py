@@ -139,7 +139,7 @@ class Files(SharedServer):
                        ('name="purpose"', b"batch")])
         self.assertEqual(r.json["filename"], "y")
         for path in ("/v1/files/..", "/v1/files/..%2f..%2fgamasot.db", "/v1/files/file-zz"):
-            self.assert_error(self.server.get(path), 404)
+            self.assertEqual(self.server.get(path).status, 404)
 
     def test_a_client_that_leaves_leaves_nothing(self):
         with self.server.socket() as s:
@@ -195,7 +195,7 @@ class Batches(SharedServer):
         self.assertEqual(there["usage"]["total_tokens"], alone["usage"]["total_tokens"])
 
     def test_lines_that_fail_are_in_the_error_file(self):
-        lines = [chat_line(0), chat_line(1, temperature=99), chat_line(2, model="nonesuch"),
+        lines = [chat_line(0), chat_line(1, temperature=999), chat_line(2, model="nonesuch"),
                  chat_line(3)]
         b = wait_over(self.c, submit(self.c, lines).id)
         self.assertEqual((b.status, b.request_counts.completed, b.request_counts.failed),
@@ -420,7 +420,7 @@ class Persons(unittest.TestCase):
         with Server(env=self.env, key=self.key["boss"]) as server:
             server.post("/v1/background/pause", None)
             b = submit(client(server, self.key["jun"]), [chat_line(0)])
-        status, _, err = harness.cli("keys", "remove", "jun", env=self.env)
+        status, _, err = harness.cli("keys", "revoke", "jun", env=self.env)
         self.assertEqual(status, 0, err)
         with Server(env=self.env, key=self.key["boss"]) as server:
             server.post("/v1/background/resume", None)
@@ -464,7 +464,7 @@ class FullDisk(unittest.TestCase):
 
     def test_a_disk_that_is_full(self):
         folder = new_folder()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", folder],
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", folder],
                           capture_output=True).returncode != 0:
             self.skipTest("no right to mount a small file system")
         try:
@@ -476,6 +476,7 @@ class FullDisk(unittest.TestCase):
         env = {"GAMASOT_STORE_FOLDER": folder}
         with Server("--store.min-free-mb", 0, "--fake.step-ms", 2, env=env) as server:
             c = client(server)
+            server.post("/v1/background/pause", None)
             b = submit(c, [chat_line(i) for i in range(300)])
             ballast = os.path.join(folder, "ballast")
             with open(ballast, "wb") as f:
@@ -485,6 +486,7 @@ class FullDisk(unittest.TestCase):
                         f.flush()
                 except OSError:
                     pass
+            server.post("/v1/background/resume", None)
             wait_until("it waits for room", lambda: "they wait" in server.log())
             self.assertEqual(server.complete("chats go on", 3)["usage"]["completion_tokens"], 3)
             os.unlink(ballast)
@@ -513,6 +515,66 @@ class NoStore(unittest.TestCase):
         with Server(env={"GAMASOT_STORE_FOLDER": folder}) as server:
             wait_until("503", lambda: server.get("/v1/files").status == 503)
             server.complete("hello", 3)
+
+
+class CommandLine(SharedServer):
+    options = ("--fake.step-ms", 2)
+
+    def batch(self, *args):
+        return harness.cli("batch", *args, "--url", f"http://127.0.0.1:{self.server.port}")
+
+    def write(self, lines):
+        path = os.path.join(new_folder(), "in.jsonl")
+        with open(path, "wb") as f:
+            f.write(lines if isinstance(lines, bytes) else jsonl(lines))
+        return path
+
+    def test_a_nights_work(self):
+        status, out, err = self.batch("submit", self.write([chat_line(i) for i in range(20)] +
+                                                           [chat_line(20, temperature=999)]))
+        self.assertEqual(status, 0, err)
+        name = out.split()[0]
+        status, out, err = self.batch("wait", name)
+        self.assertEqual(status, 0, err)
+        self.assertIn("completed", out)
+        self.assertIn("21 of 21 (1 failed)", out)
+        folder = new_folder()
+        to, errors = os.path.join(folder, "out"), os.path.join(folder, "errors")
+        status, _, err = self.batch("results", name, "--out", to, "--errors", errors)
+        self.assertEqual(status, 0, err)
+        for path, want in ((to, [f"line-{i}" for i in range(20)]), (errors, ["line-20"])):
+            with open(path, encoding="utf-8") as f:
+                self.assertEqual([json.loads(x)["custom_id"] for x in f], want)
+        status, out, err = self.batch("results", name)
+        self.assertEqual((status, len(out.splitlines())), (0, 20))
+        self.assertIn("1 lines failed", err)
+        self.assertIn(name, self.batch("list")[1])
+        self.assertIn(name, self.batch("status", name)[1])
+        status, _, err = self.batch("cancel", name)
+        self.assertEqual(status, 1)
+        self.assertIn("over already", err)
+
+    def test_what_is_wrong(self):
+        for args, says in ((("submit", "/nowhere"), "/nowhere"),
+                           (("submit",), "usage: gamasot batch submit FILE.jsonl"),
+                           (("status", "batch_x"), "There is no batch 'batch_x'"),
+                           (("dance",), "say what"), ((), "say what"),
+                           (("submit", self.write(b"x")), "names no url"),
+                           (("submit", self.write(jsonl([chat_line(0), chat_line(0)]))),
+                            "line 2: Another line has this 'custom_id'.")):
+            status, _, err = self.batch(*args)
+            self.assertEqual(status, 1, args)
+            self.assertIn(says, err)
+
+    def test_pause_cancel_resume(self):
+        self.assertIn("is paused", self.batch("pause")[1])
+        name = self.batch("submit", self.write([chat_line(0)]))[1].split()[0]
+        self.assertIn("waits: paused", self.batch("status", name)[1])
+        self.assertEqual(self.batch("results", name)[0], 1)
+        self.assertEqual(self.batch("cancel", name)[0], 0)
+        self.assertIn("background runs", self.batch("resume")[1])
+        status, out, _ = self.batch("wait", name)
+        self.assertEqual((status, "cancelled" in out), (1, True))
 
 
 class Killed(unittest.TestCase):
