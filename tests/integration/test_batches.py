@@ -479,13 +479,12 @@ class FullDisk(unittest.TestCase):
             server.post("/v1/background/pause", None)
             b = submit(c, [chat_line(i) for i in range(300)])
             ballast = os.path.join(folder, "ballast")
-            with open(ballast, "wb") as f:
-                try:
-                    while True:
-                        f.write(b"x" * 4096)
-                        f.flush()
-                except OSError:
-                    pass
+            fd = os.open(ballast, os.O_WRONLY | os.O_CREAT)
+            try:
+                while True:
+                    os.write(fd, b"x" * 4096)
+            except OSError:
+                os.close(fd)
             server.post("/v1/background/resume", None)
             wait_until("it waits for room", lambda: "they wait" in server.log())
             self.assertEqual(server.complete("chats go on", 3)["usage"]["completion_tokens"], 3)
@@ -515,6 +514,89 @@ class NoStore(unittest.TestCase):
         with Server(env={"GAMASOT_STORE_FOLDER": folder}) as server:
             wait_until("503", lambda: server.get("/v1/files").status == 503)
             server.complete("hello", 3)
+
+
+# The wall's clock of a process, moved by what a file says in seconds.
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+int clock_gettime(clockid_t id, struct timespec *t) {
+    static int (*real)(clockid_t, struct timespec *);
+    long by = 0;
+    if (!real)
+        real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int rc = real(id, t);
+    FILE *f = id == CLOCK_REALTIME ? fopen(getenv("MOVED_BY"), "r") : NULL;
+    if (f) {
+        if (fscanf(f, "%ld", &by) == 1)
+            t->tv_sec += by;
+        fclose(f);
+    }
+    return rc;
+}
+"""
+
+
+@unittest.skipIf(harness.SANITIZED, "a sanitizer's library must come first")
+class ClockThatIsSet(unittest.TestCase):
+    def setUp(self):
+        self.folder = new_folder()
+        self.library = os.path.join(self.folder, "clock.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.library, "-x", "c", "-", "-ldl"],
+                       input=CLOCK.encode(), check=True)
+        self.move(0)
+
+    def move(self, seconds):
+        path = os.path.join(self.folder, "moved")
+        with open(path + ".new", "w", encoding="ascii") as f:
+            f.write(str(seconds))
+        os.replace(path + ".new", path)
+
+    def env(self, **more):
+        return {"GAMASOT_STORE_FOLDER": self.folder, "LD_PRELOAD": self.library,
+                "MOVED_BY": os.path.join(self.folder, "moved"), **more}
+
+    def test_nothing_is_lost_and_nothing_runs_twice(self):
+        with Server("--fake.step-ms", 4, "--background.max-lines", 4, env=self.env()) as server:
+            c = client(server)
+            kept = upload(c, b"kept").id
+            b = submit(c, [chat_line(i) for i in range(200)], window="1h")
+            for seconds in (-3600, 3600, 400 * 86400, -400 * 86400, 0):
+                done = c.batches.retrieve(b.id).request_counts.completed
+                self.move(seconds)
+                wait_until("it goes on", lambda at=done: c.batches.retrieve(
+                    b.id).request_counts.completed > at)
+            self.assertEqual(c.files.content(kept).content, b"kept")
+        self.move(-3600)  # over a restart, too
+        with Server("--fake.step-ms", 4, env=self.env()) as server:
+            c = client(server)
+            b = wait_over(c, b.id)
+            self.assertEqual((b.status, b.request_counts.completed), ("completed", 200))
+            self.assertEqual([x["custom_id"] for x in results(c, b.output_file_id)],
+                             [f"line-{i}" for i in range(200)])
+            self.assertEqual(c.files.content(kept).content, b"kept")
+
+    def test_a_schedule_follows_the_wall(self):
+        # 2026-01-15 12:00 UTC; at night it is 02:00 of the next day.
+        noon = 1768478400 - int(time.time())
+        self.move(noon)
+        with Server("--background.schedule", "22:00-07:00", "--background.time-zone", "UTC",
+                    "--fake.step-ms", 2, env=self.env()) as server:
+            c = client(server)
+            hours = server.get("/v1/background").json
+            self.assertEqual((hours["open"], hours["opens_at"]), (False, 1768514400))
+            b = submit(c, [chat_line(i) for i in range(10)])
+            self.assertIsNone(b.model_extra["gamasot"]["warning"])
+            self.assertEqual(c.batches.retrieve(b.id).request_counts.completed, 0)
+            self.move(noon + 14 * 3600)
+            self.assertEqual(wait_over(c, b.id).status, "completed")
+            self.assertEqual(server.get("/v1/background").json["closes_at"], 1768546800)
+            self.move(noon)
+            wait_until("it is closed", lambda: not server.get("/v1/background").json["open"])
 
 
 class CommandLine(SharedServer):
