@@ -148,8 +148,9 @@ static void ffn_block(const plain *p, int layer, double *x) {
     add_branch(p, layer, "post_ffw_norm.weight", x, h);
 }
 
+static double x[N_TOKENS][MAX_DIM]; /* the last states of plain_forward, normalised */
+
 static void plain_forward(plain *p, const int32_t *tokens, double logits[][MAX_DIM]) {
-    static double x[N_TOKENS][MAX_DIM];
     const tiny_spec *s = p->s;
     bool gemma = strcmp(s->arch, "gemma3") == 0;
     p->neox = strcmp(s->arch, "llama") != 0;
@@ -271,6 +272,74 @@ static void check(const tiny_spec *s) {
     gs_free(got);
 }
 
+/* A sequence that ends in a vector, in steps of several sizes and in pieces. */
+static void check_pooling(const char *arch, gs_pooling pooling, int chunk) {
+    static double logits[N_TOKENS][MAX_DIM];
+    const uint32_t blocks[4] = {5, 0, 7, 2};
+    tiny_spec s = tiny_default(arch);
+    s.set_key = "pooling_type";
+    s.set_u32 = (uint32_t)pooling;
+    gw w;
+    gs_gguf *g = NULL;
+    gs_model *m = NULL;
+    gs_backend *b = NULL;
+    int32_t tokens[N_TOKENS];
+    float v[MAX_DIM] = {0};
+    for (uint32_t t = 0; t < N_TOKENS; t++)
+        tokens[t] = (int32_t)(t * t * 7 % s.n_vocab);
+    tiny_build(&w, &s);
+    gs_pool *pool = gs_pool_create(2, false);
+    assert_true(pool && gs_gguf_open_mem(w.p, w.n, &g, NULL, 0) == GS_OK);
+    plain p = {.g = g, .s = &s};
+    plain_forward(&p, tokens, logits);
+    assert_int_equal(gs_model_load(g, pool, NULL, NULL, &m, NULL, 0), GS_OK);
+    gs_native_config cfg = {.model = m,
+                            .pool = pool,
+                            .max_seqs = 2,
+                            .max_batch_tokens = chunk,
+                            .max_context = 64,
+                            .block_tokens = 16,
+                            .n_kv_blocks = 8};
+    assert_int_equal(gs_native_create(&cfg, &b, NULL, 0), GS_OK);
+    gs_backend_info info;
+    b->ops->info(b, &info);
+    assert_true(info.pooling == pooling && info.n_embd == (int32_t)s.n_embd);
+    for (int pos = 0; pos < N_TOKENS; pos += chunk) {
+        int n = N_TOKENS - pos < chunk ? N_TOKENS - pos : chunk;
+        gs_batch_item it = {.pos = pos,
+                            .n_tokens = n,
+                            .tokens = tokens + pos,
+                            .blocks = blocks,
+                            .n_blocks = 4,
+                            .n_prompt = N_TOKENS,
+                            .embedding = v};
+        gs_batch batch = {.n_items = 1, .n_tokens = n, .items = &it};
+        run_in_pieces(b, &batch);
+    }
+    gs_embed_finish(pooling, v, info.n_embd, N_TOKENS);
+    double want[MAX_DIM] = {0}, length = 0;
+    for (int t = pooling == GS_POOLING_LAST ? N_TOKENS - 1 : 0; t < N_TOKENS; t++)
+        for (uint32_t i = 0; i < s.n_embd; i++)
+            want[i] += x[t][i];
+    for (uint32_t i = 0; i < s.n_embd; i++)
+        length += want[i] * want[i];
+    for (uint32_t i = 0; i < s.n_embd; i++)
+        assert_true(fabs((double)v[i] - want[i] / sqrt(length)) < 3e-3);
+    b->ops->destroy(b);
+    gs_model_free(m);
+    gs_gguf_close(g);
+    gs_pool_free(pool);
+    gw_free(&w);
+}
+
+static void test_pooling(void **state) {
+    (void)state;
+    check_pooling("llama", GS_POOLING_MEAN, N_TOKENS);
+    check_pooling("llama", GS_POOLING_MEAN, 6);
+    check_pooling("llama", GS_POOLING_LAST, N_TOKENS);
+    check_pooling("llama", GS_POOLING_LAST, 40); /* the last token alone in its step */
+}
+
 static void test_llama(void **state) {
     (void)state;
     tiny_spec s = tiny_default("llama");
@@ -316,6 +385,7 @@ int main(void) {
     if (gs_kernels_init(NULL, err, sizeof err) != GS_OK)
         return 1;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pooling),
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_qwen),
         cmocka_unit_test(test_gemma),

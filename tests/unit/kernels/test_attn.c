@@ -387,6 +387,40 @@ static void test_store(void **state) {
     each_isa(store_rounding);
 }
 
+/* Many rows at once are the bytes of one head of one row after the other. */
+static void store_rows(void) {
+    enum { HD = 48, BT = 32, HEADS = 3, BLOCKS = 4, N = 96, LD = 2 * HEADS * HD + 5 };
+    static const uint32_t blocks[BLOCKS] = {2, 0, 3, 1};
+    static const struct {
+        int pos, n;
+    } runs[] = {{0, 1}, {0, 2}, {1, 1}, {1, 2}, {31, 2}, {30, 5}, {0, N}, {7, N - 7}, {63, 33}};
+    static float kv[N * LD];
+    gs_kv_layout one, all;
+    assert_int_equal(gs_kv_layout_init(&one, kv_type, 2, HEADS, HD, BT, BLOCKS), GS_OK);
+    all = one;
+    one.base = gs_pages_alloc(one.total_bytes);
+    all.base = gs_pages_alloc(all.total_bytes);
+    assert_true(one.base && all.base);
+    for (int i = 0; i < N * LD; i++)
+        kv[i] = uniform(3);
+    for (size_t r = 0; r < sizeof runs / sizeof runs[0]; r++) {
+        const float *k = kv, *v = kv + HEADS * HD;
+        gs_kv_store_rows(&all, 1, blocks, runs[r].pos, runs[r].n, k, v, LD);
+        for (int i = 0; i < runs[r].n; i++)
+            for (int h = 0; h < HEADS; h++)
+                gs_kv_store(&one, 1, blocks, runs[r].pos + i, h, k + i * LD + h * HD,
+                            v + i * LD + h * HD);
+        assert_memory_equal(all.base, one.base, one.total_bytes);
+    }
+    gs_pages_free(one.base, one.total_bytes);
+    gs_pages_free(all.base, all.total_bytes);
+}
+
+static void test_store_rows(void **state) {
+    (void)state;
+    each_isa(store_rows);
+}
+
 /* A NaN in one query row stays in that row. */
 static void nan_stays(void) {
     fixture f;
@@ -584,10 +618,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),        cmocka_unit_test(test_borders),
         cmocka_unit_test(test_invariance),    cmocka_unit_test(test_exp2),
-        cmocka_unit_test(test_store),         cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_copy),          cmocka_unit_test(test_layout_limits),
-        cmocka_unit_test(test_q8_range),      cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_store),         cmocka_unit_test(test_store_rows),
+        cmocka_unit_test(test_nan),           cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_layout_limits), cmocka_unit_test(test_q8_range),
+        cmocka_unit_test(test_cuts),          cmocka_unit_test(test_random_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

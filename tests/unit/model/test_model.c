@@ -14,20 +14,25 @@
 #include "model/model.h"
 #include "tiny_model.h"
 
-static int load(const tiny_spec *s, gs_model **m, char *err, size_t errlen) {
-    gw w;
+/* Consumes w. */
+static int load_file(gw *w, gs_model **m, char *err, size_t errlen) {
     gs_gguf *g = NULL;
     gs_pool *pool = gs_pool_create(2, false);
     assert_non_null(pool);
-    tiny_build(&w, s);
     err[0] = '\0';
-    if (gs_gguf_open_mem(w.p, w.n, &g, err, errlen) != GS_OK)
+    if (gs_gguf_open_mem(w->p, w->n, &g, err, errlen) != GS_OK)
         fail_msg("the test's own file: %s", err);
     int rc = gs_model_load(g, pool, NULL, NULL, m, err, errlen);
     gs_gguf_close(g);
-    gw_free(&w); /* the model must not need the file any more */
+    gw_free(w); /* the model must not need the file any more */
     gs_pool_free(pool);
     return rc;
+}
+
+static int load(const tiny_spec *s, gs_model **m, char *err, size_t errlen) {
+    gw w;
+    tiny_build(&w, s);
+    return load_file(&w, m, err, errlen);
 }
 
 /* The model is refused with this code, and the message holds the word. */
@@ -273,6 +278,144 @@ static void test_hostile_tensors(void **state) {
     refuse(&s, GS_ERR_FORMAT, "blk.1.attn_v.bias");
 }
 
+/* ---- Encoders ----------------------------------------------------------------------------------
+ */
+
+static tiny_spec encoder_default(const char *arch) {
+    tiny_spec s = tiny_default(arch);
+    s.n_heads = 2; /* 32 wide */
+    return s;
+}
+
+static gs_model *accept_encoder(const tiny_spec *s, bool fused, bool rank) {
+    char err[512];
+    gs_model *m = NULL;
+    gw w;
+    tiny_encoder(&w, s, fused, rank);
+    if (load_file(&w, &m, err, sizeof err) != GS_OK)
+        fail_msg("%s: %s", s->arch, err);
+    return m;
+}
+
+static void refuse_encoder(const tiny_spec *s, bool fused, bool rank, int code, const char *word) {
+    char err[512];
+    gs_model *m = NULL;
+    gw w;
+    tiny_encoder(&w, s, fused, rank);
+    int rc = load_file(&w, &m, err, sizeof err);
+    if (rc != code || !strstr(err, word))
+        fail_msg("expected %s naming '%s', got %s: %s", gs_err_name(code), word, gs_err_name(rc),
+                 err);
+    assert_null(m);
+}
+
+static void test_encoders(void **state) {
+    (void)state;
+    tiny_spec s = encoder_default("bert");
+    s.bias = true;
+    gs_model *m = accept_encoder(&s, false, false);
+    assert_true(m->hp.encoder && m->hp.pooling == 1 && m->hp.n_types == 2);
+    assert_true(m->hp.head_dim == 32 && m->hp.ffn_gelu && m->hp.sep_token == -1);
+    const gs_encoder_layer *ly = &m->encoder_layers[1];
+    assert_true(ly->wq.data && !ly->wqkv.data && !ly->w_gate.data && m->positions.data);
+    assert_true(ly->bq && !ly->bk && ly->b_up && !ly->b_down && !m->rank_out.data);
+    assert_int_equal(ly->w_up.type, GS_QTYPE_BF16); /* F32 in the file */
+    assert_int_equal(m->tok_embd.type, GS_QTYPE_F32);
+    gs_model_free(m);
+
+    s = encoder_default("nomic-bert");
+    m = accept_encoder(&s, true, false);
+    ly = &m->encoder_layers[0];
+    assert_true(ly->wqkv.data && !ly->wq.data && ly->w_gate.data && !m->positions.data);
+    assert_true(m->hp.rope_neox && !m->hp.ffn_gelu && m->hp.n_rot == 32);
+    gs_model_free(m);
+
+    s = encoder_default("bert");
+    m = accept_encoder(&s, true, true);
+    assert_true(m->hp.pooling == 4 && m->rank_in.data && m->rank_out.n == 1 && !m->rank_in_bias);
+    gs_model_free(m);
+}
+
+static void test_hostile_encoders(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "token_embd.weight",
+        "position_embd.weight",
+        "token_embd_norm.weight",
+        "token_embd_norm.bias",
+        "blk.1.attn_q.weight",
+        "blk.0.attn_k.weight",
+        "blk.1.attn_v.weight",
+        "blk.0.attn_output.weight",
+        "blk.1.attn_output_norm.weight",
+        "blk.0.ffn_up.weight",
+        "blk.1.attn_output_norm.bias",
+        "blk.1.ffn_down.weight",
+        "blk.0.layer_output_norm.weight",
+        "blk.1.layer_output_norm.bias",
+        "cls.output.weight",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        tiny_spec s = encoder_default("bert");
+        s.drop_tensor = names[i];
+        refuse_encoder(&s, false, true, GS_ERR_FORMAT, names[i]);
+        s.drop_tensor = NULL;
+        s.retype = names[i];
+        refuse_encoder(&s, false, true, GS_ERR_UNSUPPORTED, names[i]);
+        s.retype = NULL;
+        s.reshape = names[i];
+        if (i > 0) /* one row more in the embedding is only a larger vocabulary */
+            refuse_encoder(&s, false, true, GS_ERR_FORMAT, names[i]);
+    }
+    /* Both ways at once, half of one, and tensors of other models. */
+    static const struct {
+        bool fused;
+        int code;
+        const char *extra, *word;
+    } extras[] = {
+        {true, GS_ERR_FORMAT, "blk.1.attn_q.weight", "blk.1.attn_q.weight"},
+        {false, GS_ERR_FORMAT, "blk.1.attn_qkv.weight", "blk.1.attn_q.weight"},
+        {false, GS_ERR_FORMAT, "blk.0.attn_qkv.bias", "blk.0.attn_qkv.bias"},
+        {false, GS_ERR_UNSUPPORTED, "blk.0.ffn_gate.weight", "blk.0.ffn_gate.weight"},
+        {false, GS_ERR_UNSUPPORTED, "blk.0.attn_norm.weight", "blk.0.attn_norm.weight"},
+        {false, GS_ERR_UNSUPPORTED, "output_norm.weight", "output_norm.weight"},
+        {false, GS_ERR_UNSUPPORTED, "blk.2.attn_q.weight", "blk.2.attn_q.weight"},
+    };
+    for (size_t i = 0; i < sizeof extras / sizeof extras[0]; i++) {
+        tiny_spec s = encoder_default("bert");
+        s.extra = extras[i].extra;
+        refuse_encoder(&s, extras[i].fused, false, extras[i].code, extras[i].word);
+    }
+    tiny_spec s = encoder_default("nomic-bert");
+    s.drop_tensor = "blk.0.ffn_gate.weight";
+    refuse_encoder(&s, false, false, GS_ERR_FORMAT, "blk.0.ffn_gate.weight");
+    s.drop_tensor = NULL;
+    s.other_arch = "nomic-bert-moe";
+    refuse_encoder(&s, false, false, GS_ERR_UNSUPPORTED, "mixtures of experts");
+    s.other_arch = NULL;
+    s.set_key = "expert_count";
+    s.set_u32 = 8;
+    refuse_encoder(&s, false, false, GS_ERR_UNSUPPORTED, "expert_count");
+    s.set_key = "attention.head_count_kv";
+    s.set_u32 = 1;
+    refuse_encoder(&s, false, false, GS_ERR_UNSUPPORTED, "attention.head_count");
+    s.set_key = "pooling_type";
+    s.set_u32 = 5;
+    refuse_encoder(&s, false, false, GS_ERR_FORMAT, "pooling_type");
+    s.set_u32 = 4;
+    refuse_encoder(&s, false, false, GS_ERR_FORMAT, "cls.output.weight");
+    s.set_key = "embedding_length";
+    s.set_u32 = UINT32_MAX;
+    refuse_encoder(&s, false, false, GS_ERR_FORMAT, "embedding_length");
+    s.set_key = NULL;
+    s.drop_key = "attention.layer_norm_epsilon";
+    refuse_encoder(&s, false, false, GS_ERR_FORMAT, "attention.layer_norm_epsilon");
+    s = tiny_default("llama");
+    s.set_key = "pooling_type";
+    s.set_u32 = 4;
+    refuse(&s, GS_ERR_UNSUPPORTED, "pooling_type");
+}
+
 /* Every allocation failing once: an error and no leak, never a crash. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -336,6 +479,7 @@ int main(void) {
         cmocka_unit_test(test_archs),           cmocka_unit_test(test_unknown_arch),
         cmocka_unit_test(test_hostile_keys),    cmocka_unit_test(test_rope_scaling),
         cmocka_unit_test(test_hostile_tensors), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_encoders),        cmocka_unit_test(test_hostile_encoders),
         cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -143,7 +143,8 @@ static inline void tiny_keys(gw *w, const tiny_spec *s) {
     }
     if (s->window)
         tiny_u32(w, s, "attention.sliding_window", s->window);
-    if (tiny_is(s->set_key, "vocab_size") || tiny_is(s->set_key, "expert_count"))
+    if (tiny_is(s->set_key, "vocab_size") || tiny_is(s->set_key, "expert_count") ||
+        tiny_is(s->set_key, "pooling_type"))
         tiny_u32(w, s, s->set_key, 0);
     if (s->set_str_key) {
         tiny_key(s, s->set_str_key, full);
@@ -167,6 +168,61 @@ static inline void tiny_build(gw *w, const tiny_spec *s) {
         tiny_layer(w, s, &rng, l);
     if (s->extra)
         tiny_tensor(w, s, &rng, s->extra, 1, 32);
+    gw_end(w);
+}
+
+/* Encoders: with arch "bert" learned positions, "nomic-bert" a gate; fused: Q, K and V in one
+ * tensor; rank: a head that scores. n_kv_heads is left out, head_dim is n_embd / n_heads. */
+static inline void tiny_encoder(gw *w, const tiny_spec *s, bool fused, bool rank) {
+    const uint32_t ne = s->n_embd, nff = s->n_ff;
+    const bool bert = strcmp(s->arch, "bert") == 0;
+    const struct {
+        const char *name;
+        uint32_t rows, cols;
+        bool present;
+    } list[] = {
+        {"attn_qkv.weight", 3 * ne, ne, fused},  {"attn_q.weight", ne, ne, !fused},
+        {"attn_k.weight", ne, ne, !fused},       {"attn_v.weight", ne, ne, !fused},
+        {"attn_q.bias", 0, ne, s->bias},         {"attn_output.weight", ne, ne, true},
+        {"attn_output.bias", 0, ne, s->bias},    {"attn_output_norm.weight", 0, ne, true},
+        {"attn_output_norm.bias", 0, ne, true},  {"ffn_gate.weight", nff, ne, !bert},
+        {"ffn_up.weight", nff, ne, true},        {"ffn_up.bias", 0, nff, s->bias},
+        {"ffn_down.weight", ne, nff, true},      {"layer_output_norm.weight", 0, ne, true},
+        {"layer_output_norm.bias", 0, ne, true},
+    };
+    gs_rng rng;
+    char name[64];
+    gs_rng_seed(&rng, 12);
+    memset(w, 0, sizeof *w);
+    gw_begin(w, 3);
+    gw_kv_str(w, "general.architecture", s->other_arch ? s->other_arch : s->arch);
+    tiny_u32(w, s, "context_length", 64);
+    tiny_u32(w, s, "embedding_length", ne);
+    tiny_u32(w, s, "block_count", s->n_layers);
+    tiny_u32(w, s, "feed_forward_length", nff);
+    tiny_u32(w, s, "attention.head_count", s->n_heads);
+    tiny_f32(w, s, "attention.layer_norm_epsilon", 1e-12f);
+    tiny_u32(w, s, "pooling_type", rank ? 4 : 1);
+    if (tiny_is(s->set_key, "expert_count") || tiny_is(s->set_key, "attention.head_count_kv"))
+        tiny_u32(w, s, s->set_key, 0);
+    tiny_tensor(w, s, &rng, "token_embd.weight", s->n_vocab, ne);
+    tiny_tensor(w, s, &rng, "token_types.weight", 2, ne);
+    if (bert)
+        tiny_tensor(w, s, &rng, "position_embd.weight", 64, ne);
+    tiny_tensor(w, s, &rng, "token_embd_norm.weight", 0, ne);
+    tiny_tensor(w, s, &rng, "token_embd_norm.bias", 0, ne);
+    for (uint32_t l = 0; l < s->n_layers; l++)
+        for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+            snprintf(name, sizeof name, "blk.%u.%s", l, list[i].name);
+            if (list[i].present)
+                tiny_tensor(w, s, &rng, name, list[i].rows, list[i].cols);
+        }
+    if (rank) {
+        tiny_tensor(w, s, &rng, "cls.weight", ne, ne);
+        tiny_tensor(w, s, &rng, "cls.output.weight", 1, ne);
+    }
+    if (s->extra)
+        tiny_tensor(w, s, &rng, s->extra, ne, ne);
     gw_end(w);
 }
 
