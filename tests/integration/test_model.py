@@ -66,13 +66,13 @@ class Model(harness.SharedServer):
         stop = threading.Event()
 
         def watch():
-            while not stop.wait(0.05):
+            while not stop.wait(0.01):  # they are all there for a moment only
                 most[0] = max(most[0], self.server.metrics()["num_requests_running"])
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         others = [lambda k=k: self.server.complete(f"{k} other things that {k} people say:",
-                                                   N_TOKENS, user="others") for k in range(8)]
+                                                   4 * N_TOKENS, user="others") for k in range(8)]
         jobs = [lambda k=k: self.greedy(k, f"batch {k}") for k in range(24)] + others
         results = in_parallel(32, jobs)
         stop.set()
