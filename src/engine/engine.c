@@ -612,10 +612,10 @@ static void engine_loop(gs_engine *e) {
     while (!atomic_load(&e->stop)) {
         gs_plan plan;
         drain_inbox(e);
+        handle_changes(e); /* before planning: what waited for them may run now */
         const int32_t at = gs_turns_plan(e->scheds, e->n_active, gs_now_ns(), &plan);
         if (plan.n_items > 0)
             run_step(e, at, &plan);
-        handle_changes(e);
         report_ends(e);
         check_invariants(e);
         publish_stats(e);
