@@ -517,7 +517,8 @@ static const gs_schema schemas[] = {
      "'max_output_tokens':" COUNT ",'chunks':" COUNT ",'steps':" COUNT ",'steps_with':" NUMBERS ","
      "'preempted':" COUNT ",'paused':{'type':'boolean'},'suspended':" COUNT ",'relegated':{'type':'boolean'},"
      "'late':{'type':'boolean'},'predicted_ttft_ms':{'type':['number','null']},"
-     "'steps_predicted_ms':" NUMBER ",'steps_measured_ms':" NUMBER ",'charged_ms':" NUMBER "}}"},
+     "'steps_predicted_ms':" NUMBER ",'steps_measured_ms':" NUMBER ",'charged_ms':" NUMBER ","
+     "'timeline':{'type':'array','items':{'type':'object','properties':{'at_ms':" NUMBER ",'what':" TEXT "}}}}}"},
     {"Queue",
      "{'type':'object','required':['person','own','others','running','waiting'],'properties':{"
      "'person':" TEXT ","

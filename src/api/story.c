@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "api/why.h"
+
 static void key_int(gs_jsonw *w, const char *key, int64_t v) {
     gs_jsonw_key(w, key);
     gs_jsonw_int(w, v);
@@ -32,6 +34,20 @@ static void write_waits(gs_jsonw *w, const gs_explain *x) {
     gs_jsonw_end_obj(w);
 }
 
+/* From when on it did or waited for what, in ms after its arrival. */
+static void write_timeline(gs_jsonw *w, const gs_explain *x, int64_t end_ns) {
+    gs_jsonw_key(w, "timeline");
+    gs_jsonw_arr(w);
+    for (int32_t i = 0; i <= x->spans.n; i++) {
+        const bool last = i == x->spans.n;
+        gs_jsonw_obj(w);
+        key_ms(w, "at_ms", last ? end_ns - x->arrival_ns : x->spans.at_us[i] * 1000LL);
+        key_str(w, "what", !last ? gs_span_name(x->spans.what[i]) : x->end_ns > 0 ? "end" : "now");
+        gs_jsonw_end_obj(w);
+    }
+    gs_jsonw_end_arr(w);
+}
+
 static void write_company(gs_jsonw *w, const gs_explain *x) {
     gs_jsonw_key(w, "steps_with");
     gs_jsonw_obj(w);
@@ -53,6 +69,10 @@ void gs_story_members(gs_jsonw *w, int32_t index, const gs_explain *x, int64_t n
     if (x->end_ns == 0 && x->wait_now != GS_WAIT_NONE) {
         key_str(w, "waiting_for", gs_wait_name(x->wait_now));
         key_str(w, "why", gs_wait_sentence(x->wait_now));
+    } else {
+        char why[GS_WHY_BYTES];
+        gs_why(x, now_ns, why);
+        key_str(w, "why", why);
     }
     write_waits(w, x);
     key_ms(w, "queued_ms", (x->first_step_ns > 0 ? x->first_step_ns : end_ns) - x->arrival_ns);
@@ -79,6 +99,7 @@ void gs_story_members(gs_jsonw *w, int32_t index, const gs_explain *x, int64_t n
     key_ms(w, "steps_predicted_ms", x->predicted_ns);
     key_ms(w, "steps_measured_ms", x->measured_ns);
     key_ms(w, "charged_ms", x->charged_ns);
+    write_timeline(w, x, end_ns);
 }
 
 void gs_story_write(gs_jsonw *w, const char *id, const char *model, int32_t index,

@@ -28,6 +28,8 @@ int gs_cmd_models(int argc, char **argv);
 int gs_cmd_perplexity(int argc, char **argv);
 int gs_cmd_bench(int argc, char **argv);
 int gs_bench_engine(int argc, char **argv); /* bench --engine */
+int gs_cmd_top(int argc, char **argv);
+int gs_cmd_why(int argc, char **argv);
 int gs_cmd_config(int argc, char **argv);
 int gs_cmd_sim(int argc, char **argv);
 int gs_cmd_trace(int argc, char **argv);

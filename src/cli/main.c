@@ -20,6 +20,8 @@ static const gs_command commands[] = {
     {"embed",      "[options] FILE...|-",    "a vector for each line or file, by a running server", gs_cmd_embed,  false},
     {"summarize",  "[options] DIR --out DIR", "a summary of each file, by a running server",   gs_cmd_summarize,  false},
     {"keys",       "add NAME|list|revoke NAME", "API keys: who may ask, as whom and how much", gs_cmd_keys,       false},
+    {"top",        "[--url URL] [--once]",   "watch a server in the terminal",                 gs_cmd_top,        false},
+    {"why",        "[--url URL] REQUEST_ID", "say what a request waited for",                  gs_cmd_why,        false},
     {"config",     "show|reference|metrics", "print the effective options, or all of them, or the metrics, as Markdown", gs_cmd_config, false},
 };
 // clang-format on

@@ -47,6 +47,38 @@ const char *gs_wait_sentence(gs_wait w) {
     return (int)w >= 0 && w < GS_WAIT_COUNT ? wait_texts[w][1] : "?";
 }
 
+const char *gs_span_name(int what) {
+    return what < GS_WAIT_COUNT ? gs_wait_name((gs_wait)what)
+                                : gs_phase_name((gs_phase)(what - GS_WAIT_COUNT));
+}
+
+/* Takes the shortest stretch into the one before it. */
+static void merge_shortest(gs_spans *s) {
+    int32_t at = 1;
+    for (int32_t i = 2; i + 1 < s->n; i++)
+        if (s->at_us[i + 1] - s->at_us[i] < s->at_us[at + 1] - s->at_us[at])
+            at = i;
+    const int32_t n = at + 1 < s->n && s->what[at + 1] == s->what[at - 1] ? 2 : 1;
+    for (int32_t i = at; i + n < s->n; i++) {
+        s->at_us[i] = s->at_us[i + n];
+        s->what[i] = s->what[i + n];
+    }
+    s->n -= n;
+}
+
+void gs_span_begin(gs_explain *x, int what, int64_t now_ns) {
+    gs_spans *s = &x->spans;
+    const int64_t us = (now_ns - x->arrival_ns) / 1000;
+    if (s->n > 0 && s->what[s->n - 1] == what)
+        return;
+    if (s->n == GS_SPANS)
+        merge_shortest(s);
+    if (s->what[s->n > 0 ? s->n - 1 : 0] == what && s->n > 0)
+        return;
+    s->at_us[s->n] = us < 0 ? 0 : us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+    s->what[s->n++] = (uint8_t)what;
+}
+
 #define MS 1000000LL
 #define S  1000000000LL
 

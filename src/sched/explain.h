@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "sched/class.h"
+#include "sched/step.h"
 
 /*  name, text, sentence */
 #define GS_WAIT_MAP(X)                                                                             \
@@ -22,7 +23,8 @@
     X(SCHEDULE, "schedule", "background work is paused by its schedule")                           \
     X(STEP, "step", "the current step had begun before it came")                                   \
     X(MODEL, "model", "another model has its turn")                                                \
-    X(PAUSED, "paused", "whoever it is for has paused it")
+    X(PAUSED, "paused", "whoever it is for has paused it")                                         \
+    X(PROMPT, "prompt", "another prompt is being computed")
 
 typedef enum gs_wait {
 #define X(name, text, sentence) GS_WAIT_##name,
@@ -30,6 +32,18 @@ typedef enum gs_wait {
 #undef X
         GS_WAIT_COUNT
 } gs_wait;
+
+/*
+ * What a sequence did or waited for, one stretch after the other: stretch i began at_us[i] after
+ * its arrival and ends where the next one begins. Where there would be more than fit, the shortest
+ * ones are taken into those before them.
+ */
+#define GS_SPANS 20
+typedef struct gs_spans {
+    int32_t n;
+    uint32_t at_us[GS_SPANS];
+    uint8_t what[GS_SPANS]; /* a gs_wait, or GS_WAIT_COUNT + a gs_phase: it was in steps */
+} gs_spans;
 
 typedef struct gs_explain {
     uint64_t id;
@@ -57,9 +71,16 @@ typedef struct gs_explain {
     int64_t predicted_ns;      /* of all its steps, summed */
     int64_t measured_ns;
     int64_t charged_ns; /* device time on the person's account */
+    /* Of its steps before the first token: predicted, measured, and its own part of that. */
+    int64_t first_predicted_ns, first_measured_ns, first_own_ns;
+    gs_spans spans;
 } gs_explain;
 
 const char *gs_wait_name(gs_wait w);     /* "kv"; static */
 const char *gs_wait_sentence(gs_wait w); /* static */
+/* "kv", "prefill": of gs_spans.what; static */
+const char *gs_span_name(int what);
+/* From now_ns on it is this. */
+void gs_span_begin(gs_explain *x, int what, int64_t now_ns);
 
 #endif

@@ -350,7 +350,7 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
     const int32_t least = gs_sched_core_least(s, q);
     const int32_t left = gs_sched_n_known(q) - n_done(q);
     if (budget < least) {
-        q->x.wait_now = GS_WAIT_BUDGET;
+        q->x.wait_now = gs_sched_full_step(s, q);
         return false;
     }
     const int32_t most = s->cfg.prefill_chunk > least ? s->cfg.prefill_chunk : least;
@@ -362,7 +362,7 @@ static bool plan_chunk(slo_step *t, gs_sched_seq *q, double bound_ns, bool at_le
         n = n > least ? n : least;
     }
     if (n < 1) {
-        q->x.wait_now = GS_WAIT_BUDGET;
+        q->x.wait_now = gs_sched_full_step(s, q);
         return false;
     }
     if (q->state == GS_SCHED_RUNNING) {
@@ -429,8 +429,8 @@ static void give_reasons(slo_step *t, const class_need *need, int n) {
             else if (planned >> q->d.cls & 1)
                 q->x.wait_now = GS_WAIT_PERSON;
             else
-                q->x.wait_now =
-                    n > 0 && need[0].cls != (int)q->d.cls ? GS_WAIT_CLASS : GS_WAIT_BUDGET;
+                q->x.wait_now = n > 0 && need[0].cls != (int)q->d.cls ? GS_WAIT_CLASS
+                                                                      : gs_sched_full_step(s, q);
         }
 }
 

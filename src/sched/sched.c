@@ -275,6 +275,7 @@ int gs_sched_submit(gs_sched *s, const gs_seq_desc *d, int64_t now_ns, gs_admiss
     s->stats.n_waiting_by_class[q->d.cls]++;
     s->waiting_tokens += d->n_prompt;
     gs_sched_mix(s, d->id);
+    gs_span_begin(&q->x, q->x.wait_now, now_ns);
     if (s->policy->on_submit)
         s->policy->on_submit(s, q, now_ns);
     return GS_OK;
@@ -354,17 +355,16 @@ static void mark_paused(gs_sched *s) {
 /* Who is in the step waits for nothing; a policy that gave no reason for the others has none but
  * the step's limits. */
 static void settle_waits(gs_sched *s) {
-    const gs_wait full = gs_sched_core_budget(s) < 1 ? GS_WAIT_BUDGET
-                         : s->n_free_slots == 0      ? GS_WAIT_SEATS
-                                                     : GS_WAIT_KV;
+    const bool room = gs_sched_core_budget(s) >= 1;
+    const gs_wait lacks = s->n_free_slots == 0 ? GS_WAIT_SEATS : GS_WAIT_KV;
     for (gs_sched_seq *q = s->running.head; q; q = q->next)
         if (q->item >= 0)
             q->x.wait_now = GS_WAIT_NONE;
         else if (q->x.wait_now == GS_WAIT_NONE)
-            q->x.wait_now = q->parked ? GS_WAIT_CLASS : GS_WAIT_BUDGET;
+            q->x.wait_now = q->parked ? GS_WAIT_CLASS : gs_sched_full_step(s, q);
     for (gs_sched_seq *q = s->waiting.head; q; q = q->next)
         if (q->x.wait_now == GS_WAIT_STEP || q->x.wait_now == GS_WAIT_NONE)
-            q->x.wait_now = full;
+            q->x.wait_now = room ? lacks : gs_sched_full_step(s, q);
 }
 
 void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
@@ -401,6 +401,7 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
     } else if (s->ended.n > 0) {
         p->wake_ns = now_ns; /* an end is waiting to be reported */
     }
+    gs_sched_mark_spans(s, now_ns);
     for (int32_t i = 0; i < p->n_items; i++) {
         const gs_plan_item *it = &p->items[i];
         gs_sched_mix(s, it->id);
@@ -460,28 +461,12 @@ void gs_sched_end_cancelled(gs_sched *s) {
         }
 }
 
-/* What each sequence's record learns from a step: its time, and who was beside it. */
-static void record_step(gs_sched *s, int64_t elapsed_ns) {
-    int32_t n_class[GS_CLASS_COUNT] = {0};
-    for (int32_t i = 0; i < s->plan.n_items; i++)
-        n_class[s->plan.items[i].cls]++;
-    for (int32_t i = 0; i < s->plan.n_items; i++) {
-        gs_explain *x = &s->planned[i]->x;
-        x->n_steps++;
-        x->n_chunks += s->plan.items[i].prefill;
-        x->predicted_ns += s->plan.predicted_ns > 0 ? s->plan.predicted_ns : elapsed_ns;
-        x->measured_ns += elapsed_ns;
-        for (int c = 0; c < GS_CLASS_COUNT; c++)
-            x->steps_with[c] += n_class[c] > (c == (int)x->cls);
-    }
-}
-
 static void learn_step_time(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
     if (elapsed_ns <= 0)
         return;
     const double step = (double)elapsed_ns;
     s->step_ns = s->step_ns < 0.0 ? step : s->step_ns + MOVING_SHARE * (step - s->step_ns);
-    record_step(s, elapsed_ns);
+    gs_sched_explain_step(s, elapsed_ns);
     if (s->policy->on_measured)
         s->policy->on_measured(s, elapsed_ns, now_ns);
     gs_cost_observe(&s->cost, &s->step_cost, elapsed_ns);
@@ -538,6 +523,7 @@ void gs_sched_pass(gs_sched *s, int64_t now_ns) {
         for (gs_sched_seq *q = lists[i]->head; q; q = q->next)
             q->x.wait_now = q->paused ? GS_WAIT_PAUSED : GS_WAIT_MODEL;
     }
+    gs_sched_mark_spans(s, now_ns);
 }
 
 bool gs_sched_has_newcomer(const gs_sched *s, int64_t since_ns) {

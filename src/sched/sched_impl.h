@@ -158,6 +158,13 @@ void gs_sched_end_cancelled(gs_sched *s);
 void gs_sched_fill_explain(const gs_sched_seq *q, gs_explain *out);
 /* What holding newcomers for company did to the plan that is ready. */
 void gs_sched_count_held(gs_sched *s);
+/* What q waits for, which finds no room in the plan: prompts of a more urgent class in it, other
+ * prompts, or streams alone. */
+gs_wait gs_sched_full_step(const gs_sched *s, const gs_sched_seq *q);
+/* The stretch that begins for each sequence with the plan that is ready. */
+void gs_sched_mark_spans(gs_sched *s, int64_t now_ns);
+/* What each sequence's record learns from the plan's time, and who was beside it. */
+void gs_sched_explain_step(gs_sched *s, int64_t elapsed_ns);
 /* Fills last_step from the plan in flight, which took elapsed_ns since it began or went on. */
 void gs_sched_record_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns, bool gave_way);
 /* Adds a value to the decision hash. */

@@ -83,3 +83,47 @@ void gs_sched_count_held(gs_sched *s) {
     p->saved_ns = saved > 0.0 ? (int64_t)saved : 0;
     s->stats.saved_ns += p->saved_ns;
 }
+
+gs_wait gs_sched_full_step(const gs_sched *s, const gs_sched_seq *q) {
+    for (int32_t i = 0; i < s->plan.n_items; i++)
+        if (s->plan.items[i].prefill && s->plan.items[i].cls < q->d.cls)
+            return GS_WAIT_CLASS;
+    return s->plan.n_prefill_tokens > 0 ? GS_WAIT_PROMPT : GS_WAIT_BUDGET;
+}
+
+void gs_sched_mark_spans(gs_sched *s, int64_t now_ns) {
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++)
+        for (gs_sched_seq *q = lists[i]->head; q; q = q->next) {
+            if (q->item >= 0)
+                gs_span_begin(&q->x, GS_WAIT_COUNT + (int)phase_of(q, &s->plan.items[q->item]),
+                              now_ns);
+            else if (q->x.wait_now != GS_WAIT_NONE)
+                gs_span_begin(&q->x, (int)q->x.wait_now, now_ns);
+        }
+}
+
+void gs_sched_explain_step(gs_sched *s, int64_t elapsed_ns) {
+    const gs_plan *p = &s->plan;
+    int32_t n_class[GS_CLASS_COUNT] = {0};
+    double sum = 0.0;
+    for (int32_t i = 0; i < p->n_items; i++) {
+        n_class[p->items[i].cls]++;
+        sum += weight_of(s, i);
+    }
+    const int64_t predicted_ns = p->predicted_ns > 0 ? p->predicted_ns : elapsed_ns;
+    for (int32_t i = 0; i < p->n_items; i++) {
+        gs_explain *x = &s->planned[i]->x;
+        x->n_steps++;
+        x->n_chunks += p->items[i].prefill;
+        x->predicted_ns += predicted_ns;
+        x->measured_ns += elapsed_ns;
+        if (x->first_token_ns == 0) {
+            x->first_predicted_ns += predicted_ns;
+            x->first_measured_ns += elapsed_ns;
+            x->first_own_ns += (int64_t)((double)elapsed_ns * weight_of(s, i) / sum);
+        }
+        for (int c = 0; c < GS_CLASS_COUNT; c++)
+            x->steps_with[c] += n_class[c] > (c == (int)x->cls);
+    }
+}

@@ -245,11 +245,11 @@ class OutsideClock(unittest.TestCase):
             self.agree(s, self.replay(s, trace, 200, "--tokens-per-word", "5"))
 
     def test_the_real_model(self):
-        trace = self.trace("--tokens-scale", "0.3", "--scale", "4", "--duration", "900")
+        trace = self.trace("--tokens-scale", "0.2", "--scale", "8", "--duration", "1200")
         # A thread for the model and one for the client: its own lag is to be small beside the times.
         with harness.Server("--model", harness.model_path(), "--engine.threads", 1, backend="native",
                             check=False) as s:
-            self.agree(s, self.replay(s, trace, 40))
+            self.agree(s, self.replay(s, trace, 50))
 
 
 if __name__ == "__main__":

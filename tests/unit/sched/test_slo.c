@@ -318,7 +318,7 @@ static void test_voice_goes_before_documents(void **state) {
     assert_true(item_of(f, 3)->sample);
     assert_null(item_of(f, 2));
     commit(f, predicted(f));
-    assert_int_equal(explain(f, 2).wait_now, GS_WAIT_BUDGET);
+    assert_int_equal(explain(f, 2).wait_now, GS_WAIT_CLASS);
     stop(f);
 }
 
