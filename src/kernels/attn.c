@@ -144,23 +144,28 @@ void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, i
     }
 }
 
-/* One head of a row of bf16 to its place; both halves of the pairs in which values lie, if `both`:
- * v then has the next position's values ldv elements on. */
-static void put_bf16(const gs_kv_layout *l, uint8_t *page, size_t t, const uint16_t *k,
-                     const uint16_t *v, size_t ldv, bool both) {
+/* One head of a row, in bf16, to its places in the K page. */
+static void put_k_bf16(const gs_kv_layout *l, uint8_t *page, size_t t, const uint16_t *k) {
     const size_t bt = (size_t)l->block_tokens, hd = (size_t)l->head_dim;
     for (size_t d = 0; d < hd; d += 2)
         memcpy(page + (d * bt + t * 2) * sizeof *k, k + d, 2 * sizeof *k);
+}
+
+/* Likewise in the V page that follows; with the next position's, unless that is NULL: values lie
+ * in pairs of positions. */
+static void put_v_bf16(const gs_kv_layout *l, uint8_t *page, size_t t, const uint16_t *v,
+                       const uint16_t *next) {
+    const size_t hd = (size_t)l->head_dim;
     uint16_t *to = (uint16_t *)(void *)(page + l->page_bytes) + t / 2 * 2 * hd;
-    if (both) {
+    if (next) {
         for (size_t d = 0; d < hd; d++) {
             to[2 * d] = v[d];
-            to[2 * d + 1] = v[ldv + d];
+            to[2 * d + 1] = next[d];
         }
-    } else if (v) {
-        for (size_t d = 0; d < hd; d++)
-            to[2 * d + t % 2] = v[d];
+        return;
     }
+    for (size_t d = 0; d < hd; d++)
+        to[2 * d + t % 2] = v[d];
 }
 
 #define STORE_WIDTH 1024 /* floats of a row that are converted at a time: whole heads */
@@ -181,10 +186,10 @@ static void store_bf16_rows(const gs_kv_layout *l, int32_t layer, const uint32_t
         const size_t t = (size_t)(p % l->block_tokens);
         for (int32_t h = h0; h < h1; h++) {
             uint8_t *page = gs_kv_page(l, layer, blocks[p / l->block_tokens], h);
-            const size_t at = (size_t)((h - h0) * hd);
-            put_bf16(l, page, t, kh[0] + at, vh[0] + at, STORE_WIDTH, m == 2);
-            if (m == 2)
-                put_bf16(l, page, t + 1, kh[1] + at, NULL, 0, false);
+            const int32_t at = (h - h0) * hd;
+            for (int32_t j = 0; j < m; j++)
+                put_k_bf16(l, page, t + (size_t)j, kh[j] + at);
+            put_v_bf16(l, page, t, vh[0] + at, m == 2 ? vh[1] + at : NULL);
         }
         i += m;
     }
