@@ -27,7 +27,7 @@ void gs_gelu_avx512(float *x, int32_t n) {
         _mm512_storeu_ps(x + i + 16, b);
     }
     for (; i < n; i += 16) {
-        __mmask16 k = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1u);
+        __mmask16 k = (__mmask16)(n - i >= 16 ? 0xffffu : (1u << (n - i)) - 1u);
         _mm512_mask_storeu_ps(x + i, k, gelu16(_mm512_maskz_loadu_ps(k, x + i)));
     }
 }
