@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "http/http.h"
+#include "load/record.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/grammar.h"
 #include "tokenizer/tokenizer.h"
@@ -101,6 +102,7 @@ typedef struct gs_api_config {
     gs_config *config;     /* for /v1/config: read and changed by this thread; NULL: no such path */
     const char *state_folder; /* of the store; NULL: none, and state_reason says why */
     const char *state_reason;
+    gs_recorder *recorder; /* is told of each sequence that ends; NULL: none */
 } gs_api_config;
 
 /* http_config's handlers and user are filled in by the call; the server is listening afterwards. */

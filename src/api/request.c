@@ -839,9 +839,32 @@ static gs_finish finish_of(const gs_choice *c, const gs_seq_end *end) {
 /* Of a request with many texts the first ones stand for all. */
 #define STORIES 4
 
+static void record(const gs_req *r, const gs_choice *c, const gs_seq_end *end) {
+    const gs_seq_desc *d = &c->seq->desc;
+    gs_recorder_add(r->api->cfg.recorder,
+                    &(gs_record_event){
+                        .arrival_ns = end->explain.arrival_ns,
+                        .end_ns = end->explain.end_ns,
+                        .cls = end->explain.cls,
+                        .person = r->person,
+                        .api = r->dialect->embeds ? GS_TRACE_EMBEDDINGS
+                               : r->p.chat        ? GS_TRACE_CHAT
+                                                  : GS_TRACE_COMPLETIONS,
+                        .stream = r->p.stream,
+                        .cancelled = end->reason == GS_END_CANCELLED && !c->stopped,
+                        .n_prompt = d->n_prompt,
+                        .n_output = end->n_output,
+                        .max_output = d->max_output,
+                        .deadline_ns = d->deadline_ns > 0 ? d->deadline_ns - d->arrival_ns : 0,
+                        .tokens = d->tokens,
+                    });
+}
+
 static void keep_story(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     if (end->explain.id == 0) /* it had not been admitted */
         return;
+    if (r->api->cfg.recorder && end->reason != GS_END_ERROR)
+        record(r, c, end);
     gs_metrics_ended(r->api->metrics, finish_of(c, end), &end->explain);
     c->story = end->explain;
     if (!r->dialect->embeds || c->index < STORIES)

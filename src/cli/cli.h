@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "engine/backend.h"
 #include "sched/cost.h"
+#include "sched/sim.h"
 
 /* A command: argv[0] is the command's name. Returns the exit status. */
 typedef struct gs_command {
@@ -54,9 +55,11 @@ typedef struct gs_loader {
     const gs_config *cfg;
     gs_served_model served;
     gs_cost cost;                /* of the native backend; valid once it is open */
+    gs_sim_device device;        /* likewise: the same and its sizes, for the simulator */
     gs_public_prefixes prefixes; /* likewise */
     bool quiet;                  /* no progress on the terminal */
     bool no_calibration;         /* for commands that schedule nothing */
+    bool no_device_file;         /* what is measured is nobody else's affair */
     /* A further model beside the first: the compute threads are *shared, made when there are none;
      * it may take so many bytes, says how far it is and gives up when that is negative. */
     gs_pool **shared;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "cli/cli.h"
+#include "cli/device.h"
 #include "config/dirs.h"
 #include "engine/calibrate.h"
 #include "engine/encoder.h"
@@ -19,7 +20,9 @@
 #define DEFAULT_MODEL_HINT "run './run serve' once, which fetches it, or name a file with --model"
 /* What compiled grammars may hold while nobody uses them. */
 #define GRAMMAR_CACHE_BYTES ((size_t)64 << 20)
-#define FAKE_CONTEXT        8192
+/* Of a step's time, on both sides, as measured on quiet machines. */
+#define DEVICE_NOISE 0.05
+#define FAKE_CONTEXT 8192
 /* A quarter of what the weights leave (docs/configuration.md, kv.memory_mb). */
 #define KV_SHARE 4
 
@@ -373,6 +376,27 @@ static int make_backend(const gs_loader *l, const gs_model *m, gs_native_config 
     return rc == 0 ? gs_native_create(nc, out, err, errlen) : rc;
 }
 
+/* What `gamasot sim` and `gamasot tune` take for this machine; step times follow. */
+static void describe(gs_loader *l, const loaded *x, const gs_native_config *nc) {
+    l->device = (gs_sim_device){.noise = DEVICE_NOISE,
+                                .n_layers = x->model->hp.n_layers,
+                                .n_blocks = nc->n_kv_blocks,
+                                .block_tokens = nc->block_tokens,
+                                .max_seqs = nc->max_seqs,
+                                .max_batch_tokens = nc->max_batch_tokens,
+                                .prefill_chunk = l->cfg->engine_prefill_chunk,
+                                .max_context = nc->max_context};
+}
+
+static void keep_device(gs_loader *l, const loaded *x) {
+    char name[400];
+    l->device.cost = l->cost;
+    if (l->no_calibration || l->no_device_file || l->device.n_blocks == 0) /* fakes, encoders */
+        return;
+    calibration_id(l, x, name, sizeof(name));
+    gs_device_keep(&l->device, name);
+}
+
 static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
     const gs_config *c = l->cfg;
     char path[GS_DIRS_MAX_PATH + 64];
@@ -408,6 +432,7 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
     (*out)->ops->info(*out, &info);
     l->served.bytes = x->model->weight_bytes + info.kv_bytes;
     load_calibration(l, x);
+    describe(l, x, &nc);
     gs_info("loader",
             "model in memory name=%s arch=%s isa=%s threads=%d weights_mb=%zu kv_mb=%zu context=%d",
             l->served.name, x->model->hp.arch, gs_isa_name(gs_kernels_isa()),
@@ -437,8 +462,10 @@ int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen) {
     int rc = gs_loader_load(l, out, err, errlen);
     if (rc == 0 && gs_loader_prepare(l, *out, NULL, NULL) != 0)
         rc = gs_fail(err, errlen, GS_ERR_BACKEND, "the warm-up step failed");
-    if (rc == 0)
+    if (rc == 0) {
         keep_calibration(l, l->impl);
+        keep_device(l, l->impl);
+    }
     if (rc == 0)
         rc = gs_prefixes_load(l->cfg, &l->served, &l->prefixes, err, errlen);
     l->served.load_ms = (double)(gs_now_ns() - began_ns) / 1e6;

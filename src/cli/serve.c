@@ -23,6 +23,7 @@ typedef struct server {
     gs_model_list models;
     gs_engine *engine;
     gs_api *api;
+    gs_recorder *recorder; /* NULL: none */
     uv_loop_t loop;
     uv_signal_t on_term, on_int;
     char keys_file[GS_DIRS_MAX_PATH]; /* "": none */
@@ -82,6 +83,17 @@ static void on_loading(uv_timer_t *h) {
     gs_api_drain(s->api, 0, close_signals, s);
 }
 
+static int start_recorder(server *s, char *err, size_t errlen) {
+    const gs_config *c = &s->cfg;
+    const gs_record_config rc = {.dir = c->record_folder[0] ? c->record_folder : s->state,
+                                 .max_bytes = (uint64_t)c->record_max_mb << 20,
+                                 .block_tokens = c->kv_block_tokens};
+    if (!rc.dir[0])
+        return gs_fail(err, errlen, GS_ERR_NOT_FOUND, "record.enabled needs a folder: %s",
+                       s->state_reason);
+    return gs_recorder_create(&rc, &s->recorder, err, errlen);
+}
+
 static int listen_and_load(server *s, char *err, size_t errlen) {
     const gs_config *c = &s->cfg;
     gs_engine_settings settings;
@@ -137,6 +149,9 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
                         .config = &s->cfg,
                         .state_folder = s->state[0] ? s->state : NULL,
                         .state_reason = s->state_reason};
+    if (c->record_enabled && (rc = start_recorder(s, err, errlen)) != 0)
+        return rc;
+    ac.recorder = s->recorder;
     /* The port first: when it is taken, the answer should not have to wait for a model. */
     rc = gs_api_create(&s->loop, &ac, &hc, &s->api, err, errlen);
     if (rc != 0)
@@ -250,6 +265,7 @@ int gs_cmd_serve(int argc, char **argv) {
     gs_api_free(s.api);
     gs_model_list_deinit(&s.models);
     gs_loader_close(&s.loader);
+    gs_recorder_free(s.recorder);
     uv_loop_close(&s.loop);
     gs_config_deinit(&s.cfg);
     gs_info("serve", "ended status=%d", s.status);

@@ -31,6 +31,7 @@
     X(background, "When work that can wait may run, and how much of it.")                          \
     X(store, "Files and batch jobs, kept in a database of its own.")                               \
     X(metrics, "What `/metrics` tells, see metrics.md.")                                           \
+    X(record, "A trace of who asks for how much and when, without any text, see tuning.md.")       \
     X(log, "Log lines on standard error. Prompts and answers are never logged.")                   \
     X(fake, "The fake backend (`model.backend = fake`), which needs no model: for tests.")
 
@@ -227,6 +228,13 @@
   X(metrics, persons, INT, NULL, "16", 0, 16, NULL, GS_CONFIG_STARTUP,                             \
     "Persons that have a label of their own in `/metrics` (which takes an admin's key to see); "   \
     "the rest are one. 0: no label `person`.")                                                     \
+  X(record, enabled, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP,                           \
+    "Keep a trace of the requests: times, class, person as a number, token counts and salted "     \
+    "hashes; never text. `gamasot tune` finds the settings that suit it.")                         \
+  X(record, max_mb, SIZE_MB, NULL, "64", 1, 65536, NULL, GS_CONFIG_STARTUP,                        \
+    "All such files together; the oldest are deleted.")                                            \
+  X(record, folder, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                 \
+    "Where they are written. Empty: the state folder.")                                            \
   X(log, level, ENUM, "log-level", "info", 0, 0, "debug|info|warn|error", GS_CONFIG_LIVE,          \
     "Least level that is written.")                                                                \
   X(fake, step_ms, DURATION_MS, NULL, "1", 0, 60000, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \

@@ -191,5 +191,95 @@ class Traces(unittest.TestCase):
         self.assertEqual(cli("trace")[0], 1)
 
 
+class Recording(unittest.TestCase):
+    def test_a_recorded_trace_is_played_again(self):
+        folder = harness.TMP / "recorded"
+        folder.mkdir()
+        with Server("--record.enabled=true", "--record.folder", folder) as s:
+            s.ok("/v1/completions", {"prompt": "the secret word is xylophone", "max_tokens": 40,
+                                     "user": "mina", "ignore_eos": True})
+            talk = [{"role": "user", "content": "xylophone " * 20}]
+            answer = s.ok("/v1/chat/completions", {"messages": talk, "max_tokens": 64,
+                                                   "user": "mina", "ignore_eos": True})
+            talk += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
+            s.ok("/v1/chat/completions", {"messages": talk, "max_tokens": 5, "user": "mina",
+                                          "ignore_eos": True})
+            stream = s.stream("/v1/chat/completions", {"messages": talk, "max_tokens": 3000,
+                                                       "ignore_eos": True},
+                              headers={"X-Gamasot-Class": "voice"})
+            next(stream.events())
+            stream.close()
+            s.wait_idle()
+        [path] = folder.iterdir()
+        text = path.read_text()
+        self.assertNotIn("xylophone", text)
+        self.assertNotIn("mina", text)
+        got = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual([r["class"] for r in got], ["chat", "chat", "chat", "voice"])
+        self.assertEqual([r["api"] for r in got], ["completions"] + ["chat"] * 3)
+        self.assertEqual([r["max_tokens"] for r in got], [40, 64, 5, 3000])
+        self.assertEqual(got[2]["after"]["id"], got[1]["id"])
+        self.assertEqual(got[2]["blocks"][:len(got[1]["blocks"]) - 1], got[1]["blocks"][:-1])
+        self.assertGreater(got[3]["cancel_after"], 0)
+        self.assertNotEqual(got[3]["person"], got[0]["person"])
+        status, text, err = cli("sim", "--trace", str(path), "--device", "xeon2-135m")
+        self.assertEqual((status, err), (0, ""))
+        with Server() as s:
+            played, _ = bench(f"http://127.0.0.1:{s.port}", str(path), "--ignore-eos")
+        self.assertEqual([r["status"] for r in played["requests"]], ["ok"] * 3 + ["cancelled"])
+        # The second turn finds what the first one left, by text made from the hashes alone.
+        self.assertGreaterEqual(played["requests"][2]["cached_tokens"], 128)
+
+
+class Agreement(unittest.TestCase):
+    """The simulator against a server whose step times are known: the fake backend's."""
+
+    STEP_MS, TOKEN_MS = 20.0, 0.4
+
+    def device(self):
+        path = harness.TMP / "fake-device.json"
+        knots = {str(1 << i): self.STEP_MS + self.TOKEN_MS * (1 << i) for i in range(10)}
+        path.write_text(json.dumps({
+            "name": "fake", "knots_ms": knots, "kv_blocks": 4096, "layers": 1, "block_tokens": 32,
+            "max_seqs": 64, "max_batch_tokens": 512, "prefill_chunk": 128, "max_context": 8192}))
+        return str(path)
+
+    def test_simulated_and_measured_times_agree(self):
+        trace = str(harness.TMP / "agree.jsonl")
+        self.assertEqual(cli("trace", "generate", "evening_peak", "--scale", "6", "--duration",
+                             "900", "--tokens-scale", "0.1", "--no-embeddings", "--context", "4000",
+                             "--seed", "4", "--out", trace)[0], 0)
+        out = harness.TMP / "agree.json"
+        self.assertEqual(cli("sim", "--trace", trace, "--speed", "60", "--device", self.device(),
+                             "--out", str(out))[0], 0)
+        want = json.loads(out.read_text())
+        worst = {}
+        for _ in range(3):  # a busy machine may spoil a run, not three of them
+            # The scheduler does not know the fake backend's times, it learns them from the steps.
+            with Server("--fake.step_ms", int(self.STEP_MS), "--fake.token_us",
+                        int(1000 * self.TOKEN_MS), "--fake.prefill_us", int(1000 * self.TOKEN_MS),
+                        check=False) as s:
+                got, _ = bench(f"http://127.0.0.1:{s.port}", trace, "--speed", "60",
+                               "--ignore-eos", "--class-header", "X-Gamasot-Class", "--user",
+                               "--tokens-per-word", "5.6")
+            worst = self.differences(want, got["summary"])
+            if max(worst.values()) <= 0.2:
+                break
+        self.assertLessEqual(max(worst.values()), 0.2, worst)
+
+    def differences(self, want, got):
+        out = {}
+        for name, sim in want["classes"].items():
+            real = got["classes"][name]
+            pairs = {"ttft_p50": sim["ttft_p50_s"]}
+            if name in ("voice", "chat", "document"):
+                pairs["itl_p50"] = sim["gap_p50_s"]
+            for key, value in pairs.items():
+                out[f"{name} {key}"] = abs(real[key] / value - 1)
+        tokens = sum(k["tokens_out"] for k in want["classes"].values()) / want["seconds"]
+        out["throughput"] = 2 * abs(got["totals"]["output_tok_s"] / tokens - 1)  # owed: 10 %
+        return out
+
+
 if __name__ == "__main__":
     unittest.main()
