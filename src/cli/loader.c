@@ -96,6 +96,13 @@ static int spend_time(const gs_loader *l, int64_t ns) {
     return 0;
 }
 
+/* Its step times, where a token costs the same in a prompt as in a stream. */
+static void know_fake(const gs_fake_config *fc, gs_cost *c) {
+    *c = (gs_cost){.calibrated = true};
+    for (int i = 0; i < GS_COST_KNOTS; i++)
+        c->knot_ns[i] = (double)(fc->step_ns + fc->prefill_token_ns * (1 << i));
+}
+
 static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
     const gs_config *c = l->cfg;
     size_t size = 0, n_template = 0;
@@ -140,6 +147,9 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
     };
     if (!l->served.name[0])
         snprintf(l->served.name, sizeof(l->served.name), "fake");
+    gs_cost_prior(&l->cost);
+    if (c->fake_calibrated)
+        know_fake(&fc, &l->cost);
     l->served.bytes = (uint64_t)c->kv_memory_mb << 20; /* what it claims to hold */
     rc = spend_time(l, c->fake_load_ms * GS_NS_PER_MS);
     if (rc == 0)

@@ -117,7 +117,8 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
         .prefixes = &s->loader.prefixes,
         .wake = gs_api_wake,
         .wake_arg = &s->api,
-        .cost = c->model_backend == GS_CONFIG_BACKEND_NATIVE ? &s->loader.cost : NULL,
+        .cost = c->model_backend == GS_CONFIG_BACKEND_NATIVE || c->fake_calibrated ? &s->loader.cost
+                                                                                   : NULL,
         .check = c->engine_check};
     gs_http_config hc;
     gs_http_config_default(&hc);

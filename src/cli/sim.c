@@ -18,7 +18,7 @@
 typedef struct sim_options {
     const char *trace, *device, *cost, *out, *policy, *print_device;
     double seed, model_error, speed;
-    bool rules, check;
+    bool rules, check, own_scopes;
     char label[256]; /* of the device */
 } sim_options;
 
@@ -45,6 +45,8 @@ static int parse(int argc, char **argv, sim_options *o) {
          "the scheduler first believes X times the true step times"},
         {"--seed", GS_ARG_NUMBER, &o->seed, 0, 1e15, "N", "of the device's noise (1)"},
         {"--out", GS_ARG_TEXT, &o->out, 0, 0, "FILE", "write the result as JSON"},
+        {"--own-scopes", GS_ARG_FLAG, &o->own_scopes, 0, 0, NULL,
+         "nobody's prompt is found in the cache by others, not even the home assistant's"},
         {"--check", GS_ARG_FLAG, &o->check, 0, 0, NULL,
          "check all invariants after every step (slow)"},
         {"--rules", GS_ARG_FLAG, &o->rules, 0, 0, NULL,
@@ -254,7 +256,7 @@ static int simulate(sim_options *o, char *err, size_t errlen) {
     if (rc == 0 && gs_trace_clip(&t, cfg.device.max_context) > 0)
         fprintf(stderr, "some requests were cut to the context of %d tokens\n",
                 cfg.device.max_context);
-    if (rc == 0 && (rc = gs_trace_to_sim(&t, o->speed, &ts)) != 0)
+    if (rc == 0 && (rc = gs_trace_to_sim(&t, o->speed, o->own_scopes, &ts)) != 0)
         gs_fail(err, errlen, rc, "out of memory");
     if (rc != 0)
         goto out;

@@ -245,6 +245,8 @@
     "Time that each prompt token adds to a step, in microseconds.")                                \
   X(fake, load_ms, DURATION_MS, NULL, "0", 0, 3600000, NULL,                                       \
     GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN, "Time that loading takes.")                              \
+  X(fake, calibrated, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,       \
+    "The scheduler knows the fake backend's step times from the start.")                           \
   X(fake, layers, INT, NULL, "1", 1, 1024, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,             \
     "Layers of the fake model: background steps can give way between them.")                       \
   X(fake, embd, INT, NULL, "16", 0, 4096, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,               \

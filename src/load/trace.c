@@ -435,7 +435,7 @@ static int64_t to_ns(double seconds) {
     return (int64_t)(seconds * 1e9);
 }
 
-int gs_trace_to_sim(const gs_trace *t, double speed, gs_trace_sim *out) {
+int gs_trace_to_sim(const gs_trace *t, double speed, bool own_scopes, gs_trace_sim *out) {
     *out = (gs_trace_sim){.n = t->n, .n_persons = (uint32_t)t->n_persons};
     out->requests = gs_calloc(t->n > 0 ? (size_t)t->n : 1, sizeof *out->requests);
     if (!out->requests)
@@ -459,7 +459,7 @@ int gs_trace_to_sim(const gs_trace *t, double speed, gs_trace_sim *out) {
                               .blocks = q->blocks,
                               .n_blocks = q->n_blocks,
                               .block_tokens = q->block_tokens};
-        s->scope = q->cls == GS_CLASS_VOICE ? HOME_SCOPE : 100 + (uint64_t)s->person;
+        s->scope = q->cls == GS_CLASS_VOICE && !own_scopes ? HOME_SCOPE : 100 + (uint64_t)s->person;
         /* Of a conversation the earlier turn is the prefix; an app's instructions have a name. */
         if (q->turn > 0 && q->after >= 0)
             s->prefix_of = q->after;

@@ -88,8 +88,10 @@ typedef struct gs_trace_sim {
     uint32_t n_persons;
 } gs_trace_sim;
 
-/* speed divides arrival and think times: the load's multiplier. GS_ERR_NOMEM. */
-int gs_trace_to_sim(const gs_trace *t, double speed, gs_trace_sim *out);
+/* speed divides arrival and think times: the load's multiplier. own_scopes: nobody's prompt is
+ * found by others, as without a key that shares a scope; else voice has one for all. GS_ERR_NOMEM.
+ */
+int gs_trace_to_sim(const gs_trace *t, double speed, bool own_scopes, gs_trace_sim *out);
 void gs_trace_sim_free(gs_trace_sim *s);
 
 /* ---- scenarios ------------------------------------------------------------------------------ */

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 import unittest
@@ -234,7 +235,7 @@ class Recording(unittest.TestCase):
 class Agreement(unittest.TestCase):
     """The simulator against a server whose step times are known: the fake backend's."""
 
-    STEP_MS, TOKEN_MS = 20.0, 0.4
+    STEP_MS, TOKEN_MS = 40, 0.2
 
     def device(self):
         path = harness.TMP / "fake-device.json"
@@ -245,35 +246,35 @@ class Agreement(unittest.TestCase):
         return str(path)
 
     def test_simulated_and_measured_times_agree(self):
-        trace = str(harness.TMP / "agree.jsonl")
-        self.assertEqual(cli("trace", "generate", "evening_peak", "--scale", "6", "--duration",
-                             "900", "--tokens-scale", "0.1", "--no-embeddings", "--context", "4000",
-                             "--seed", "4", "--out", trace)[0], 0)
-        out = harness.TMP / "agree.json"
-        self.assertEqual(cli("sim", "--trace", trace, "--speed", "60", "--device", self.device(),
-                             "--out", str(out))[0], 0)
-        want = json.loads(out.read_text())
-        worst = {}
+        trace, out = str(harness.TMP / "agree.jsonl"), harness.TMP / "agree.json"
+        self.assertEqual(cli("trace", "generate", "evening_peak", "--scale", "4", "--duration",
+                             "500", "--tokens-scale", "0.25", "--no-embeddings", "--context",
+                             "8000", "--seed", "4", "--out", trace)[0], 0)
+        self.assertEqual(cli("sim", "--trace", trace, "--speed", "30", "--device", self.device(),
+                             "--own-scopes", "--out", str(out))[0], 0)
+        want, worst = json.loads(out.read_text()), {}
+        us = int(1000 * self.TOKEN_MS)
         for _ in range(3):  # a busy machine may spoil a run, not three of them
-            # The scheduler does not know the fake backend's times, it learns them from the steps.
-            with Server("--fake.step_ms", int(self.STEP_MS), "--fake.token_us",
-                        int(1000 * self.TOKEN_MS), "--fake.prefill_us", int(1000 * self.TOKEN_MS),
-                        check=False) as s:
-                got, _ = bench(f"http://127.0.0.1:{s.port}", trace, "--speed", "60",
-                               "--ignore-eos", "--class-header", "X-Gamasot-Class", "--user",
-                               "--tokens-per-word", "5.6")
+            with Server("--fake.step_ms", self.STEP_MS, "--fake.token_us", us, "--fake.prefill_us",
+                        us, "--fake.calibrated=true", check=False) as s:
+                got, _ = bench(f"http://127.0.0.1:{s.port}", trace, "--speed", "30",
+                               "--ignore-eos", "--class-header", "X-Gamasot-Class", "--user")
             worst = self.differences(want, got["summary"])
-            if max(worst.values()) <= 0.2:
+            middle = statistics.median(worst.values())
+            if middle <= 0.1 and max(worst.values()) <= 0.3:
                 break
-        self.assertLessEqual(max(worst.values()), 0.2, worst)
+        # A dozen requests of a class: where in a step they fall moves the class's median.
+        self.assertLessEqual(middle, 0.1, worst)
+        self.assertLessEqual(max(worst.values()), 0.3, worst)
 
     def differences(self, want, got):
+        """What is streamed shows its first token and its gaps; of the rest only the end is seen."""
         out = {}
         for name, sim in want["classes"].items():
             real = got["classes"][name]
-            pairs = {"ttft_p50": sim["ttft_p50_s"]}
-            if name in ("voice", "chat", "document"):
-                pairs["itl_p50"] = sim["gap_p50_s"]
+            pairs = {"completion_p50": sim["total_p50_s"]}
+            if name in ("voice", "chat"):
+                pairs |= {"ttft_p50": sim["ttft_p50_s"], "itl_p50": sim["gap_p50_s"]}
             for key, value in pairs.items():
                 out[f"{name} {key}"] = abs(real[key] / value - 1)
         tokens = sum(k["tokens_out"] for k in want["classes"].values()) / want["seconds"]

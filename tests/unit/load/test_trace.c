@@ -152,7 +152,7 @@ static gs_sim_report simulated(const gs_trace *t, double speed) {
     gs_sim *m;
     gs_sim_report rep;
     char err[200];
-    assert_int_equal(gs_trace_to_sim(t, speed, &s), 0);
+    assert_int_equal(gs_trace_to_sim(t, speed, false, &s), 0);
     const gs_sim_config c = {.device = *gs_sim_device_find("xeon2-135m"),
                              .n_persons = s.n_persons,
                              .max_waiting = 100,
@@ -185,7 +185,7 @@ static void speed_divides_times(void **state) {
     (void)state;
     gs_trace t = parsed(TALK);
     gs_trace_sim s;
-    assert_int_equal(gs_trace_to_sim(&t, 2, &s), 0);
+    assert_int_equal(gs_trace_to_sim(&t, 2, false, &s), 0);
     assert_int_equal(s.requests[0].t_ns, 750000000);
     assert_int_equal(s.requests[1].think_ns, 3000000000);
     assert_int_equal(s.requests[1].cancel_after_ns, 2000000000); /* patience is what it was */
