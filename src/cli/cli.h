@@ -34,6 +34,7 @@ int gs_cmd_why(int argc, char **argv);
 int gs_cmd_config(int argc, char **argv);
 int gs_cmd_sim(int argc, char **argv);
 int gs_cmd_trace(int argc, char **argv);
+int gs_cmd_tune(int argc, char **argv);
 int gs_cmd_keys(int argc, char **argv);
 int gs_cmd_batch(int argc, char **argv);
 int gs_cmd_embed(int argc, char **argv);

@@ -19,6 +19,7 @@ static const gs_command commands[] = {
      "work that can wait, in a running server", gs_cmd_batch, false},
     {"embed",      "[options] FILE...|-",    "a vector for each line or file, by a running server", gs_cmd_embed,  false},
     {"summarize",  "[options] DIR --out DIR", "a summary of each file, by a running server",   gs_cmd_summarize,  false},
+    {"tune",       "--trace FILE",           "find the settings that carry the most of a load", gs_cmd_tune,      false},
     {"keys",       "add NAME|list|revoke NAME", "API keys: who may ask, as whom and how much", gs_cmd_keys,       false},
     {"top",        "[--url URL] [--once]",   "watch a server in the terminal",                 gs_cmd_top,        false},
     {"why",        "[--url URL] REQUEST_ID", "say what a request waited for",                  gs_cmd_why,        false},
