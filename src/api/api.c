@@ -111,6 +111,7 @@ static void on_tick(uv_timer_t *h) {
         gs_engine_get_stats(a->engine, &s);
         if (gs_metrics_tick(a->metrics, &s, now_ns))
             gs_energy_read(&a->energy); /* before its counters begin again */
+        gs_tuning_tick(a, &s, now_ns);
     }
     /* A request's tick may free that request, never another one. */
     for (gs_req *r = a->live, *next; r; r = next) {
@@ -165,6 +166,7 @@ static void free_parts(gs_api *a) {
     gs_hours_free(a);
     gs_live_free(a->viewers);
     gs_energy_close(&a->energy);
+    gs_tuning_free(a->tuning);
     gs_free(a->metrics);
     gs_free(a->past);
     gs_keys_deinit(&a->keys.all);
@@ -181,8 +183,10 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     a->started_ms = gs_wall_ms();
     a->past = gs_calloc(GS_API_PAST, sizeof(*a->past));
     a->metrics = gs_calloc(1, sizeof(*a->metrics));
-    int rc = a->past && a->metrics ? gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt))
-                                   : GS_ERR_NOMEM;
+    a->tuning = gs_tuning_create();
+    int rc = a->past && a->metrics && a->tuning
+                 ? gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt))
+                 : GS_ERR_NOMEM;
     if (rc == 0)
         rc = gs_live_create(a);
     if (rc == 0)

@@ -6,6 +6,7 @@
 #include "api/keys.h"
 #include "api/models.h"
 #include "api/request.h"
+#include "api/tuning.h"
 #include "metrics/energy.h"
 #include "metrics/expose.h"
 #include "metrics/metrics.h"
@@ -76,6 +77,8 @@ bool gs_hours_key_open(const gs_key *k);           /* whether its schedule is */
 void gs_hours_write(const gs_api *a, gs_buf *out); /* JSON, of GET /v1/background */
 
 /* scheduling.c */
+/* Settings for the engine that nobody waits for an answer to. */
+void gs_api_configure(gs_api *a, const gs_engine_settings *set);
 /* The value of a parameter of the query, as far as it is plain text; "" without. */
 void gs_api_query_param(const gs_http_request *rq, const char *name, char *out, size_t n);
 typedef struct gs_live gs_live;   /* live.c */
@@ -114,6 +117,7 @@ struct gs_api {
     int n_texts;           /* of those requests, with the engine */
     gs_metrics *metrics;   /* of the model */
     gs_energy energy;
+    gs_tuning *tuning;   /* tuning.c */
     gs_live *viewers;    /* live.c: who looks on */
     int64_t started_ms;  /* wall clock */
     gs_past *past;       /* [GS_API_PAST] ring */
@@ -170,6 +174,9 @@ bool gs_model_thinks(const gs_served_model *m);
 /* Frees v, of a body of that size; a large one on a worker thread. */
 void gs_api_discard(gs_api *a, json_t *v, size_t body_bytes);
 void gs_api_on_request(void *user, gs_http_request *rq);
+/* fn on a worker thread, whatever the body's size: it may wait for a disk. Takes body, which is
+ * made by the caller; rq is answered with what fn wrote, or its error. */
+void gs_api_run_slow(gs_api *a, gs_http_request *rq, json_t *body, gs_api_job_fn fn);
 /* The client of a job is gone. False: rq is not a job's. */
 bool gs_api_job_gone(gs_api *a, gs_http_request *rq);
 

@@ -32,6 +32,7 @@ static void take_server(gs_api *a, const gs_engine_stats *s, gs_metrics_server *
         out->person_s[i == 0        ? 0
                       : m->place[i] ? m->place[i]
                                     : GS_METRICS_OTHERS] += (double)s->person_ns[i] / 1e9;
+    gs_tuning_metrics(a, out);
 }
 
 static bool wants_open_metrics(const gs_http_request *rq) {

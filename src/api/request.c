@@ -863,6 +863,7 @@ static void record(const gs_req *r, const gs_choice *c, const gs_seq_end *end) {
 static void keep_story(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     if (end->explain.id == 0) /* it had not been admitted */
         return;
+    gs_tuning_ended(r->api, &end->explain);
     if (r->api->cfg.recorder && end->reason != GS_END_ERROR)
         record(r, c, end);
     gs_metrics_ended(r->api->metrics, finish_of(c, end), &end->explain);

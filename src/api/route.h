@@ -60,6 +60,7 @@ extern const gs_schema gs_schemas_own[], gs_schemas_openai[]; /* schemas.c */
 extern const gs_api_part gs_api_part_ollama, gs_api_part_anthropic, gs_api_part_responses;
 
 extern const gs_api_part gs_scheduling_part; /* scheduling.c */
+extern const gs_api_part gs_tuning_part;     /* tuning.c */
 extern const gs_api_part gs_live_part;       /* live.c */
 extern const gs_api_part gs_pages_part;      /* pages.c */
 

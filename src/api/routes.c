@@ -215,7 +215,7 @@ struct gs_api_job {
     json_t *body;
     uv_work_t work;
     gs_api_job_fn fn;
-    gs_model_entry *model; /* with fn: in use until the job is done */
+    gs_model_entry *model; /* with fn: in use until the job is done; NULL: needs none */
     const gs_route *route; /* instead of fn: the body is read, for this one */
     bool gone;             /* the client is, while rq's body is still being read */
     gs_buf out;
@@ -234,7 +234,7 @@ static void job_run(uv_work_t *w) {
         parse(j);
         return;
     }
-    j->fn(j->model->served, j->body, &j->out, &j->error);
+    j->fn(j->model ? j->model->served : NULL, j->body, &j->out, &j->error);
     if (j->error.code == 0 && j->out.failed)
         gs_api_fail(&j->error, GS_ERR_NOMEM, NULL, "Out of memory.");
     json_decref(j->body); /* here: a large one takes its time, too */
@@ -342,6 +342,14 @@ static void run_job(gs_api *a, gs_http_request *rq, json_t *body, gs_api_job_fn 
         return;
     here.work.data = &here;
     job_run(&here.work);
+    job_answer(&here);
+}
+
+void gs_api_run_slow(gs_api *a, gs_http_request *rq, json_t *body, gs_api_job_fn fn) {
+    gs_api_job here = {.api = a, .rq = rq, .body = body, .fn = fn};
+    if (queue_job(&here))
+        return;
+    gs_api_fail(&here.error, GS_ERR_NOMEM, NULL, "Out of memory.");
     job_answer(&here);
 }
 
@@ -473,7 +481,8 @@ static const gs_api_part *const parts[] = {
     &own_part,           &openai_part,           &gs_api_part_embeddings,
     &gs_api_part_ollama, &gs_api_part_anthropic, &gs_api_part_responses,
     &gs_scheduling_part, &gs_live_part,          &gs_pages_part,
-    &gs_api_part_files,  &gs_api_part_batches,   &gs_api_part_background};
+    &gs_api_part_files,  &gs_api_part_batches,   &gs_api_part_background,
+    &gs_tuning_part};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {

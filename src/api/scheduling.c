@@ -449,6 +449,18 @@ static void get_config(gs_api *a, gs_http_request *rq, json_t *body) {
     reply(&x, &out);
 }
 
+void gs_api_configure(gs_api *a, const gs_engine_settings *set) {
+    gs_api_query *x = gs_calloc(1, sizeof(*x));
+    if (!x)
+        return;
+    x->q = (gs_query){.kind = GS_QUERY_CONFIGURE, .owner = x};
+    x->api = a;
+    x->settings = *set;
+    gs_hours_apply(a, &x->settings);
+    x->q.apply = &x->settings;
+    query_ask(x);
+}
+
 /* Checked here as a whole; the engine then applies it between two steps. */
 static void patch_config(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_api_error e;

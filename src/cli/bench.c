@@ -63,6 +63,8 @@ static int parse(int argc, char **argv, bench_options *o) {
          "instead of asking the server's /tokenize"},
         {"--salt", GS_ARG_NUMBER, &o->salt, 0, 1e15, "N",
          "makes the prompts' text; give one to repeat a run exactly"},
+        {"--warm-prefixes", GS_ARG_FLAG, &r->warm_prefixes, 0, 0, NULL,
+         "compute shared prefixes before the clock starts, as on a server that runs for days"},
         {"--no-warm-up", GS_ARG_FLAG, &r->no_warm_up, 0, 0, NULL, "send nothing before the clock"},
         {"--quiet", GS_ARG_FLAG, &r->quiet, 0, 0, NULL, "no progress"},
         {"--compare", GS_ARG_FLAG, &o->compare, 0, 0, NULL, "two results, with ratios"},

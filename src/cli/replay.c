@@ -621,6 +621,50 @@ static void on_progress(uv_timer_t *t) {
             x->t->n, x->n_started - x->n_ended, x->n_errors);
 }
 
+static bool is_repeated(const gs_trace *t, int32_t i) {
+    for (int32_t k = 0; k < i; k++)
+        if (t->requests[k].name == t->requests[i].name && t->requests[k].shared_prefix &&
+            strcmp(t->requests[k].shared_prefix, t->requests[i].shared_prefix) == 0)
+            return true;
+    return false;
+}
+
+/* As on a server that has been up since yesterday: an app's instructions are in the cache. */
+static void warm_prefixes(replay *x) {
+    for (int32_t i = 0; i < x->t->n; i++) {
+        const gs_trace_request *q = &x->t->requests[i];
+        gs_buf text = {0}, body = {0}, answer = {0};
+        gs_jsonw w;
+        char path[300];
+        if (q->turn > 0 || !q->shared_prefix || q->n_prefix == 0 || q->n_blocks > 0 ||
+            q->api != GS_TRACE_CHAT || is_repeated(x->t, i))
+            continue;
+        gs_prompt_prefix(&x->prompts, q, &text);
+        gs_jsonw_init(&w, &body);
+        gs_jsonw_obj(&w);
+        put_text(&w, "model", x->model);
+        if (x->c->user_field)
+            put_text(&w, "user", x->t->persons[q->name]);
+        gs_jsonw_key(&w, "max_tokens");
+        gs_jsonw_int(&w, 1);
+        gs_jsonw_key(&w, "messages");
+        gs_jsonw_arr(&w);
+        for (int k = 0; k < 2; k++) {
+            gs_jsonw_obj(&w);
+            put_text(&w, "role", k == 0 ? "system" : "user");
+            put_text(&w, "content", k == 0 ? gs_buf_cstr(&text) : "hello");
+            gs_jsonw_end_obj(&w);
+        }
+        gs_jsonw_end_arr(&w);
+        gs_jsonw_end_obj(&w);
+        snprintf(path, sizeof path, "%s/chat/completions", x->url.base);
+        ask(x, &x->url, "POST", path, &body, &answer);
+        gs_buf_deinit(&text);
+        gs_buf_deinit(&body);
+        gs_buf_deinit(&answer);
+    }
+}
+
 static int prepare(replay *x, char *err, size_t errlen) {
     int rc = gs_http_url_parse(&x->loop, x->c->url, &x->url, err, errlen);
     if (rc == 0)
@@ -637,6 +681,8 @@ static int prepare(replay *x, char *err, size_t errlen) {
         return rc;
     measure_words(x);
     warm_up(x);
+    if (x->c->warm_prefixes)
+        warm_prefixes(x);
     return 0;
 }
 

@@ -29,6 +29,7 @@ typedef struct gs_replay_config {
     double tokens_per_word; /* 0: asks the server's /tokenize, else 1 */
     uint64_t salt;
     bool no_warm_up, quiet;
+    bool warm_prefixes; /* each person's shared prefixes are computed before the clock starts */
 } gs_replay_config;
 
 /* "voice.ttft=0.5" into its target. 0 or GS_ERR_INVALID. */

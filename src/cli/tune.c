@@ -15,11 +15,11 @@
 #include "config/dirs.h"
 
 #define LOW_LOAD  0.02
-#define HIGH_LOAD 64.0
+#define HIGH_LOAD 1000.0
 
 typedef struct tune_options {
     const char *trace, *config_out, *report, *out;
-    double seed, seeds, candidates, confirm, confirm_s;
+    double seed, seeds, candidates, rounds, confirm, confirm_s;
     bool own_scopes, quiet, no_state;
     gs_arg_list devices, variants, sets;
 } tune_options;
@@ -47,6 +47,8 @@ static int parse(int argc, char **argv, tune_options *o) {
          "an option that stays as it is said, e.g. model.backend=fake"},
         {"--candidates", GS_ARG_NUMBER, &o->candidates, 0, 100000, "N",
          "random ones to begin with (256)"},
+        {"--rounds", GS_ARG_NUMBER, &o->rounds, 0, 20, "N",
+         "of the search from value to value, at most (3); 0 with --candidates 0 tries nothing"},
         {"--seeds", GS_ARG_NUMBER, &o->seeds, 1, GS_TUNE_SEEDS, "N",
          "variations of the trace with which the targets must hold (5)"},
         {"--seed", GS_ARG_NUMBER, &o->seed, 0, 1e15, "N", "of the search (1)"},
@@ -209,21 +211,6 @@ static int measure_curve(const gs_tuner *t, gs_tune_findings *f) {
     return 0;
 }
 
-/* Each class by itself, at a load that is next to none: what even that misses, no setting mends. */
-static int find_unattainable(gs_tuner *t, gs_tune_findings *f) {
-    for (int c = 0; c < GS_CLASS_BACKGROUND; c++) {
-        gs_tune_sight s;
-        memset(t->only, 0, sizeof t->only);
-        t->only[c] = t->only_some = true;
-        const int rc = gs_tuner_see(t, &f->outcome->best[0].point, LOW_LOAD, 0, &s);
-        t->only_some = false;
-        if (rc != 0)
-            return rc;
-        f->alone_fails[c] = s.rep.cls[c].n > 0 && s.look.margin <= 0;
-    }
-    return 0;
-}
-
 static void scale_cost(gs_cost *c, double by) {
     double *const v[] = {&c->decode_ctx_ns, &c->prefill_ns, &c->logit_ns, &c->sample_ns,
                          &c->fixed_ns};
@@ -231,6 +218,36 @@ static void scale_cost(gs_cost *c, double by) {
         c->knot_ns[i] *= by;
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++)
         *v[i] *= by;
+}
+
+static int class_holds(gs_tuner *t, const gs_tune_point *p, int cls, bool *out) {
+    gs_tune_sight s;
+    memset(t->only, 0, sizeof t->only);
+    t->only[cls] = t->only_some = true;
+    const int rc = gs_tuner_see(t, p, LOW_LOAD, 0, &s);
+    t->only_some = false;
+    *out = s.look.margin > 0;
+    return rc;
+}
+
+/* Each class by itself, at a load that is next to none: what even then is missed, no setting mends,
+ * and the search goes on for the others. */
+static int find_unattainable(gs_tuner *t, const gs_tune_point *p, gs_tune_findings *f) {
+    for (int c = 0; c < GS_CLASS_BACKGROUND; c++) {
+        bool holds, half;
+        int rc = class_holds(t, p, c, &holds);
+        if (rc == 0 && !holds) {
+            const gs_sim_device was = t->variants[0].device;
+            scale_cost(&t->variants[0].device.cost, 0.5);
+            rc = class_holds(t, p, c, &half);
+            t->variants[0].device = was;
+            f->half_helps[c] = half;
+        }
+        if (rc != 0)
+            return rc;
+        t->exempt[c] = !holds;
+    }
+    return 0;
 }
 
 /* What the same settings would carry on other machines. */
@@ -322,7 +339,7 @@ static int search(const tune_options *o, gs_tuner *t, char *err, size_t errlen) 
                          .precision = 0.02,
                          .n_random = (int)o->candidates,
                          .n_seeds = t->n_seeds,
-                         .n_rounds = 3,
+                         .n_rounds = (int)o->rounds,
                          .seed = (uint64_t)o->seed,
                          .look = look,
                          .arg = t,
@@ -332,7 +349,9 @@ static int search(const tune_options *o, gs_tuner *t, char *err, size_t errlen) 
         sc.start.choice[i] = (uint8_t)t->axes[i].start;
     }
     const int64_t began_ns = gs_now_ns();
-    int rc = outcome && f ? gs_tune_search(&sc, outcome) : GS_ERR_NOMEM;
+    int rc = outcome && f ? find_unattainable(t, &sc.start, f) : GS_ERR_NOMEM;
+    if (rc == 0)
+        rc = gs_tune_search(&sc, outcome);
     if (rc == 0) {
         f->t = t;
         f->search = &sc;
@@ -340,8 +359,6 @@ static int search(const tune_options *o, gs_tuner *t, char *err, size_t errlen) 
         f->seconds = (double)(gs_now_ns() - began_ns) / 1e9;
         rc = measure_curve(t, f);
     }
-    if (rc == 0)
-        rc = find_unattainable(t, f);
     if (rc == 0)
         rc = what_if(t, &sc, f);
     if (rc != 0)
@@ -389,7 +406,7 @@ static int run(const tune_options *o, char *err, size_t errlen) {
 }
 
 int gs_cmd_tune(int argc, char **argv) {
-    tune_options o = {.seed = 1, .seeds = 5, .candidates = 256, .confirm_s = 300};
+    tune_options o = {.seed = 1, .seeds = 5, .candidates = 256, .rounds = 3, .confirm_s = 300};
     char err[300] = "";
     const int wrong = parse(argc, argv, &o);
     if (wrong != 0)

@@ -40,7 +40,9 @@ typedef struct gs_tune_variant {
 typedef struct gs_tuner {
     gs_config *base; /* plain copies of it are changed */
     const gs_trace *trace;
-    gs_trace_sim seeds[GS_TUNE_SEEDS]; /* the trace with its arrivals shifted; [n_seeds] */
+    gs_trace_sim seeds[GS_TUNE_SEEDS]; /* the trace, its arrivals shifted; [n_seeds]. The first
+                                        * n_warm requests fill the prefix cache, see WARM_S */
+    int32_t n_warm;
     int n_seeds;
     bool own_scopes;
     gs_tune_variant variants[GS_TUNE_VARIANTS];
@@ -51,6 +53,7 @@ typedef struct gs_tuner {
     gs_load_target targets[GS_CLASS_COUNT]; /* as configured */
     bool only[GS_CLASS_COUNT];              /* simulate these classes alone; with only_some */
     bool only_some;
+    bool exempt[GS_CLASS_COUNT]; /* their targets can't be met here, so they bind nobody */
 } gs_tuner;
 
 /* What one simulated candidate showed. */
@@ -104,7 +107,7 @@ typedef struct gs_tune_findings {
     int n_curve, chosen;
     gs_tune_sight at_best, beyond; /* at the chosen load, and a little above */
     int32_t met[GS_CLASS_COUNT], judged[GS_CLASS_COUNT]; /* over all seeds, at the chosen load */
-    bool alone_fails[GS_CLASS_COUNT];                 /* can't be met even without anybody else */
+    bool half_helps[GS_CLASS_COUNT]; /* an exempt class: a model of half the size would meet them */
     double with_half_step, with_more_kv, with_worker; /* loads the default carries then */
     gs_tune_measured measured[GS_TUNE_BEST];
     int n_measured;

@@ -73,7 +73,7 @@ static void fill(const gs_tuner *t, const gs_tune_point *p, const char *const *s
     add(a, "server.port", text);
     add(a, "log.level", "warn");
     for (int i = 0; i < n_sets; i++)
-        add(a, sets[i], NULL);
+        add_sets(a, sets[i]);
     add_sets(a, gs_tuner_variant(t, p)->sets);
     for (int i = 0; i < t->n_axes; i++)
         if (t->axes[i].tunable)
@@ -134,6 +134,7 @@ static int play(const gs_tuner *t, const char *url, double load, double limit_s,
     rc.class_header = "X-Gamasot-Class";
     rc.user_field = true;
     rc.ignore_eos = true;
+    rc.warm_prefixes = true;
     rc.speed = load;
     rc.time_limit_s = limit_s;
     rc.salt = (uint64_t)gs_now_ns();

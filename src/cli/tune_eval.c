@@ -14,6 +14,9 @@
 #define PATIENCE   3.0  /* a simulation that takes so many times the trace is broken off */
 #define PATIENCE_S 120.0
 #define MAX_TRIES  3 /* of a refused request */
+/* A home's instructions are in the cache since yesterday: in the first seconds each of them is
+ * computed once, and the trace begins after that. */
+#define WARM_S 120.0
 
 /* Ranges around what is sensible; the configured value is always among them. */
 // clang-format off
@@ -95,18 +98,54 @@ static int add_axis(gs_tuner *t, const gs_tunable *u, char *err, size_t errlen) 
     return 0;
 }
 
-/* The trace once more, with those who come by themselves shifted in time. */
+/* Whether an earlier request has the same instructions in the same part of the cache. */
+static bool is_repeated(const gs_trace_sim *s, int32_t i) {
+    for (int32_t k = 0; k < i; k++)
+        if (s->requests[k].prefix_key == s->requests[i].prefix_key &&
+            s->requests[k].scope == s->requests[i].scope)
+            return true;
+    return false;
+}
+
+static gs_sim_request warming(const gs_sim_request *q) {
+    return (gs_sim_request){.after = -1,
+                            .prefix_of = -1,
+                            .person = q->person,
+                            .cls = GS_CLASS_BACKGROUND,
+                            .class_fixed = true,
+                            .scope = q->scope,
+                            .n_prompt = q->n_prefix,
+                            .n_prefix = q->n_prefix,
+                            .prefix_key = q->prefix_key,
+                            .n_output = 1};
+}
+
+/* The trace once more: what fills the cache first, then everything WARM_S later, those who come by
+ * themselves shifted a little. */
 static int add_seed(gs_tuner *t, int seed) {
-    gs_trace_sim *s = &t->seeds[seed];
+    gs_trace_sim from, *s = &t->seeds[seed];
     gs_rng rng;
-    const int rc = gs_trace_to_sim(t->trace, 1.0, t->own_scopes, s);
+    int rc = gs_trace_to_sim(t->trace, 1.0, t->own_scopes, &from);
     gs_rng_seed(&rng, (uint64_t)seed);
-    for (int32_t i = 0; rc == 0 && seed > 0 && i < s->n; i++) {
-        gs_sim_request *q = &s->requests[i];
+    *s = from;
+    s->requests = rc == 0 ? gs_array(2 * (size_t)from.n + 1, sizeof *s->requests) : NULL;
+    if (rc == 0 && !s->requests)
+        rc = GS_ERR_NOMEM;
+    s->n = 0;
+    for (int32_t i = 0; rc == 0 && i < from.n; i++)
+        if (from.requests[i].prefix_key != 0 && !is_repeated(&from, i))
+            s->requests[s->n++] = warming(&from.requests[i]);
+    t->n_warm = s->n;
+    for (int32_t i = 0; rc == 0 && i < from.n; i++) {
+        gs_sim_request q = from.requests[i];
         const int64_t move_ns = (int64_t)((2 * gs_rng_unit(&rng) - 1) * JITTER_S * 1e9);
-        if (q->after < 0)
-            q->t_ns = q->t_ns + move_ns > 0 ? q->t_ns + move_ns : 0;
+        if (q.after < 0 && seed > 0)
+            q.t_ns = q.t_ns + move_ns > 0 ? q.t_ns + move_ns : 0;
+        q.after += q.after >= 0 ? t->n_warm : 0;
+        q.prefix_of += q.prefix_of >= 0 ? t->n_warm : 0;
+        s->requests[s->n++] = q;
     }
+    gs_trace_sim_free(&from);
     return rc;
 }
 
@@ -182,14 +221,14 @@ static void consider(gs_tune_sight *s, int cls, const char *what, double measure
 }
 
 /* Every interactive target: 95 of 100, as simulated; refused and unfinished requests miss. */
-static void judge(const gs_class_config k[GS_CLASS_COUNT], const int32_t n_all[GS_CLASS_COUNT],
-                  gs_tune_sight *s) {
+static void judge(const gs_tuner *t, const gs_class_config k[GS_CLASS_COUNT],
+                  const int32_t n_all[GS_CLASS_COUNT], gs_tune_sight *s) {
     s->look.margin = 1.0;
     s->worst_class = -1;
     s->worst_what = "";
     for (int c = 0; c < GS_CLASS_BACKGROUND; c++) {
         const gs_sim_class *r = &s->rep.cls[c];
-        if (n_all[c] == 0)
+        if (n_all[c] == 0 || t->exempt[c])
             continue;
         s->n_unfinished += n_all[c] - r->n;
         consider(s, c, "refused", n_all[c] - r->n + r->n_refused, 0.05 * n_all[c]);
@@ -243,14 +282,16 @@ static int simulate(const gs_tuner *t, const gs_sim_config *cfg, const gs_class_
         double tokens = 0;
         for (int32_t i = 0; i < ts->n; i++)
             n_all[ts->requests[i].cls]++;
-        judge(classes, n_all, out);
+        judge(t, classes, n_all, out);
         for (int c = 0; c < GS_CLASS_COUNT; c++)
             tokens += (double)(out->rep.cls[c].n_tokens_in + out->rep.cls[c].n_tokens_out);
-        out->look.throughput = tokens * 1e9 / (double)out->rep.end_ns;
+        for (int32_t i = 0; i < t->n_warm; i++)
+            tokens -= ts->requests[i].n_prompt;
+        const double span_ns = (double)out->rep.end_ns - WARM_S * 1e9;
+        out->look.throughput = span_ns > 0 && tokens > 0 ? tokens * 1e9 / span_ns : 0.0;
         count_peaks(gs_sim_outcomes(m), ts, out);
     }
     gs_sim_free(m);
-    (void)t;
     return rc;
 }
 
@@ -268,10 +309,11 @@ static int load_trace(const gs_tuner *t, double load, uint64_t seed, gs_trace_si
     out->n = 0;
     for (int32_t i = 0; i < from->n; i++) {
         gs_sim_request q = from->requests[i];
-        moved[i] = t->only_some && !t->only[q.cls] ? -1 : out->n;
+        const bool warm = i < t->n_warm;
+        moved[i] = t->only_some && !t->only[q.cls] && !warm ? -1 : out->n;
         if (moved[i] < 0)
             continue;
-        q.t_ns = (int64_t)((double)q.t_ns / load);
+        q.t_ns = warm ? 0 : (int64_t)((double)q.t_ns / load + WARM_S * 1e9);
         q.think_ns = (int64_t)((double)q.think_ns / load);
         q.after = q.after >= 0 ? moved[q.after] : -1;
         q.prefix_of = q.prefix_of >= 0 ? moved[q.prefix_of] : -1;
@@ -307,7 +349,7 @@ int gs_tuner_see(const gs_tuner *t, const gs_tune_point *p, double load, uint64_
     cfg.device.prefill_chunk = c.engine_prefill_chunk < c.engine_max_batch_tokens
                                    ? c.engine_prefill_chunk
                                    : c.engine_max_batch_tokens;
-    cfg.end_ns = (int64_t)((PATIENCE * t->trace_s / load + PATIENCE_S) * 1e9);
+    cfg.end_ns = (int64_t)((PATIENCE * t->trace_s / load + PATIENCE_S + WARM_S) * 1e9);
     if (cfg.device.max_batch_tokens <= cfg.device.max_seqs) {
         out->look.margin = -10;
         return 0;

@@ -54,7 +54,7 @@ static void write_summary(const gs_tune_findings *f, gs_buf *out) {
                       b->load);
         write_peaks(f->at_best.peak, out);
         gs_buf_str(out, " at the same time.\n");
-        if (f->beyond.worst_class >= 0 && f->beyond.look.margin <= 0)
+        if (f->beyond.rep.end_ns > 0 && f->beyond.worst_class >= 0 && f->beyond.look.margin <= 0)
             gs_buf_printf(out, "With more than that, the first thing to break is the %s of %s.\n",
                           f->beyond.worst_what, work[f->beyond.worst_class][1]);
         if (s->load > 0 && b->throughput < 1.03 * s->throughput)
@@ -72,11 +72,12 @@ static void write_summary(const gs_tune_findings *f, gs_buf *out) {
                        "With the settings there are now, some target is missed at any load.\n");
     }
     for (int c = 0; c < GS_CLASS_BACKGROUND; c++)
-        if (f->alone_fails[c])
+        if (f->t->exempt[c])
             gs_buf_printf(out,
-                          "The targets of %s can't be met on this machine even when nobody "
-                          "else asks for anything.\n",
-                          work[c][1]);
+                          "The targets of %s can't be met on this machine even when nobody else "
+                          "asks for anything%s; the settings are for the others.\n",
+                          work[c][1],
+                          f->half_helps[c] ? " (a model of half the size would meet them)" : "");
 }
 
 static void write_help(const gs_tune_findings *f, gs_buf *out) {
@@ -132,7 +133,7 @@ void gs_tune_write_text(const gs_tune_findings *f, gs_buf *out) {
     gs_buf_char(out, '\n');
     write_confidence(f, out);
     gs_buf_str(out, "\nSettings that differ from now:\n");
-    for (int i = 0; i < f->t->n_axes; i++)
+    for (int i = 0; i < f->t->n_axes && best_of(f)->load > 0; i++)
         if (best_of(f)->point.choice[i] != f->t->axes[i].start) {
             gs_buf_str(out, "  ");
             write_choice(f, i, out);
@@ -176,6 +177,8 @@ void gs_tune_write_config(const gs_tune_findings *f, gs_buf *out) {
     gs_buf_str(out, "# Written by gamasot tune. ");
     gs_buf_printf(out, "Carries %.2f times the trace's load; the settings before carried %.2f.\n",
                   best_of(f)->load, f->outcome->start.load);
+    if (best_of(f)->load <= 0)
+        return;
     gs_buf_str(out, "# Only what differs from the settings before is here.\n");
     const gs_tune_variant *v = gs_tuner_variant(f->t, &best_of(f)->point);
     if (v->sets[0])
@@ -399,6 +402,12 @@ void gs_tune_write_json(const gs_tune_findings *f, gs_buf *out) {
                      strlen(x->values[best_of(f)->point.choice[i]]));
     }
     gs_jsonw_end_obj(&w);
+    gs_jsonw_key(&w, "unattainable");
+    gs_jsonw_arr(&w);
+    for (int c = 0; c < GS_CLASS_BACKGROUND; c++)
+        if (f->t->exempt[c])
+            gs_jsonw_str(&w, gs_class_name((gs_class)c));
+    gs_jsonw_end_arr(&w);
     gs_jsonw_key(&w, "machine");
     gs_jsonw_str(&w, gs_tuner_variant(f->t, &best_of(f)->point)->label);
     gs_jsonw_key(&w, "measured");

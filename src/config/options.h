@@ -31,6 +31,7 @@
     X(background, "When work that can wait may run, and how much of it.")                          \
     X(store, "Files and batch jobs, kept in a database of its own.")                               \
     X(metrics, "What `/metrics` tells, see metrics.md.")                                           \
+    X(tune, "Tuning while the server runs, see tuning.md.")                                        \
     X(record, "A trace of who asks for how much and when, without any text, see tuning.md.")       \
     X(log, "Log lines on standard error. Prompts and answers are never logged.")                   \
     X(fake, "The fake backend (`model.backend = fake`), which needs no model: for tests.")
@@ -228,6 +229,11 @@
   X(metrics, persons, INT, NULL, "16", 0, 16, NULL, GS_CONFIG_STARTUP,                             \
     "Persons that have a label of their own in `/metrics` (which takes an admin's key to see); "   \
     "the rest are one. 0: no label `person`.")                                                     \
+  X(tune, live, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_LIVE,                                   \
+    "Change one live option at a time, by a step, and keep it only if more is done with all "      \
+    "targets held.")                                                                               \
+  X(tune, interval_s, INT, NULL, "30", 1, 3600, NULL, GS_CONFIG_LIVE,                              \
+    "How long a change is looked at before it is judged; twice at most.")                          \
   X(record, enabled, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP,                           \
     "Keep a trace of the requests: times, class, person as a number, token counts and salted "     \
     "hashes; never text. `gamasot tune` finds the settings that suit it.")                         \

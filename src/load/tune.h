@@ -9,7 +9,8 @@
  * looked at under the load that the best one so far carries, cheaply; the better half is looked at
  * again with more seeds, and so on; what is left is bisected. Then coordinate search: each
  * parameter of the best candidate is moved to its other values, again under the best one's load
- * first, so that a worse candidate costs one look instead of a bisection.
+ * first, so that a worse candidate costs one look instead of a bisection. At last what makes no
+ * difference goes back to its default, and all does when the gain is below 3 %.
  *
  * Deterministic for a seed. No clock, no I/O.
  */

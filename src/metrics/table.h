@@ -116,6 +116,14 @@
     "parts. Who asks for less lowers it, too.")                                                    \
   X(energy_joules, COUNTER, NONE, SERVER(energy_j, F64),                                           \
     "Energy of the processor packages since the start, where the machine tells (RAPL).")           \
+  X(tune_live, GAUGE, NONE, SERVER(tune_live, I32),                                                \
+    "Whether live tuning is on and has begun.")                                                    \
+  X(tune_kept, COUNTER, NONE, SERVER(tune_kept, U64),                                              \
+    "Changes that live tuning tried and kept.")                                                    \
+  X(tune_reverted, COUNTER, NONE, SERVER(tune_reverted, U64),                                      \
+    "Changes that live tuning tried and took back.")                                               \
+  X(tune_baseline_score, GAUGE, NONE, SERVER(tune_score, F64),                                     \
+    "Useful tokens a second, less for missed targets, with the settings that live tuning keeps.")  \
   X(http_connections, GAUGE, NONE, SERVER(n_connections, I32),                                     \
     "Open HTTP connections.")                                                                      \
   X(start_time_seconds, GAUGE, NONE, SERVER(started_s, F64),                                       \

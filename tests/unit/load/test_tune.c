@@ -89,6 +89,8 @@ static void the_top_of_a_hill(void **state) {
     assert_true(o.start.load <= hill(&c.start));
     for (int i = 1; i < o.n_best; i++)
         assert_true(o.best[i].throughput <= o.best[i - 1].throughput * 1.004);
+    for (int i = 6; i < PARAMS; i++)
+        assert_int_equal(o.best[0].point.choice[i], c.start.choice[i]);
     /* What does not matter is known not to; what matters most comes first. */
     assert_true(o.sensitivity[0].worst < 0.85);
     assert_true(o.sensitivity[PARAMS - 1].param >= 6 && o.sensitivity[PARAMS - 1].worst > 0.98);
@@ -122,6 +124,20 @@ static void seeds_make_it_careful(void **state) {
         assert_true(l.margin > 0);
     }
     assert_true(many.best[0].load >= 0.97 * 8); /* 10 less a fifth */
+}
+
+/* A start that is within 3 % of the top stays. */
+static double nearly(const gs_tune_point *p) {
+    return 10 + 0.1 * p->choice[3];
+}
+
+static void small_gains_change_nothing(void **state) {
+    (void)state;
+    surface s = {.capacity = nearly};
+    const gs_tune_config c = config(&s);
+    gs_tune_outcome o;
+    assert_int_equal(gs_tune_search(&c, &o), 0);
+    assert_memory_equal(o.best[0].point.choice, c.start.choice, PARAMS);
 }
 
 static void what_can_not_hold_is_said(void **state) {
@@ -158,13 +174,10 @@ static void an_error_ends_it(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bisection_finds_the_edge),
-        cmocka_unit_test(the_top_of_a_hill),
-        cmocka_unit_test(two_that_only_help_together),
-        cmocka_unit_test(seeds_make_it_careful),
-        cmocka_unit_test(what_can_not_hold_is_said),
-        cmocka_unit_test(the_same_seed_finds_the_same),
-        cmocka_unit_test(an_error_ends_it),
+        cmocka_unit_test(bisection_finds_the_edge),     cmocka_unit_test(the_top_of_a_hill),
+        cmocka_unit_test(two_that_only_help_together),  cmocka_unit_test(seeds_make_it_careful),
+        cmocka_unit_test(small_gains_change_nothing),   cmocka_unit_test(what_can_not_hold_is_said),
+        cmocka_unit_test(the_same_seed_finds_the_same), cmocka_unit_test(an_error_ends_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-#include "load/live.h"
+#include "load/autotune.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,14 +11,14 @@
 /* Wald's bounds for errors of 5 % (a regression is believed) and 10 %. */
 #define LLR_WORSE (log((1 - 0.10) / 0.05))
 
-double gs_live_score(const gs_live_config *cfg, const gs_live_window *w) {
+double gs_autotune_score(const gs_autotune_config *cfg, const gs_autotune_window *w) {
     const double misses = w->n_judged > 0 ? (double)w->n_missed / w->n_judged : 0.0;
     const double over = misses > cfg->allowed_misses ? misses - cfg->allowed_misses : 0.0;
     const double discount = 1 - MISS_PRICE * over;
     return w->seconds > 0 ? w->work / w->seconds * (discount > 0 ? discount : 0.0) : 0.0;
 }
 
-int gs_live_nearest(const gs_live_knob *k, double v) {
+int gs_autotune_nearest(const gs_autotune_knob *k, double v) {
     int best = 0;
     for (int i = 1; i < k->n; i++)
         if (fabs(k->values[i] - v) < fabs(k->values[best] - v))
@@ -26,21 +26,21 @@ int gs_live_nearest(const gs_live_knob *k, double v) {
     return best;
 }
 
-void gs_live_init(gs_live *t, const gs_live_config *cfg, const int *at) {
-    *t = (gs_live){.cfg = *cfg};
+void gs_autotune_init(gs_autotune *t, const gs_autotune_config *cfg, const int *at) {
+    *t = (gs_autotune){.cfg = *cfg};
     for (int i = 0; i < cfg->n_knobs; i++)
         t->at[i] = at[i];
 }
 
-static double value_of(const gs_live *t, int knob, int at) {
+static double value_of(const gs_autotune *t, int knob, int at) {
     return t->cfg.knobs[knob].values[at];
 }
 
-static double misses_of(const gs_live_window *w) {
+static double misses_of(const gs_autotune_window *w) {
     return w->n_judged > 0 ? (double)w->n_missed / w->n_judged : 0.0;
 }
 
-static void forget_moves(gs_live *t) {
+static void forget_moves(gs_autotune *t) {
     memset(t->expected, 0, sizeof t->expected);
     memset(t->pass, 0, sizeof t->pass);
     memset(t->misses_in_row, 0, sizeof t->misses_in_row);
@@ -48,8 +48,8 @@ static void forget_moves(gs_live *t) {
 
 /* ---- baseline --------------------------------------------------------------------------------*/
 
-static void take_baseline(gs_live *t, const gs_live_window *w) {
-    const double score = gs_live_score(&t->cfg, w), misses = misses_of(w);
+static void take_baseline(gs_autotune *t, const gs_autotune_window *w) {
+    const double score = gs_autotune_score(&t->cfg, w), misses = misses_of(w);
     if (t->n_base > 0 && fabs(score - t->base_score) > SHIFT * t->base_score) {
         t->n_shifts++;
         t->n_base = 0;
@@ -63,14 +63,14 @@ static void take_baseline(gs_live *t, const gs_live_window *w) {
 
 /* ---- moves: knob and direction, in turn ------------------------------------------------------*/
 
-static bool possible(const gs_live *t, int knob, int step) {
+static bool possible(const gs_autotune *t, int knob, int step) {
     const int to = t->at[knob] + step;
     return to >= 0 && to < t->cfg.knobs[knob].n;
 }
 
 /* The next move that is due; false: none can be made. What failed before is passed over for a
  * while, longer each time. */
-static bool choose(gs_live *t, int *knob, int *step) {
+static bool choose(gs_autotune *t, int *knob, int *step) {
     const int n = 2 * t->cfg.n_knobs;
     for (int tries = 0; tries < n * (MAX_PASS + 1); tries++) {
         const int move = t->next++ % n, k = move / 2, up = move % 2;
@@ -87,7 +87,7 @@ static bool choose(gs_live *t, int *knob, int *step) {
     return false;
 }
 
-static gs_live_action begin_trial(gs_live *t, int knob, int step) {
+static gs_autotune_action begin_trial(gs_autotune *t, int knob, int step) {
     const int before = t->at[knob];
     t->knob = knob;
     t->step = step;
@@ -96,15 +96,15 @@ static gs_live_action begin_trial(gs_live *t, int knob, int step) {
     t->n_trial = 0;
     t->trial_score = t->llr = 0.0;
     t->n_tried++;
-    return (gs_live_action){.kind = GS_LIVE_TRY,
-                            .knob = knob,
-                            .value = value_of(t, knob, t->at[knob]),
-                            .before = value_of(t, knob, before),
-                            .predicted = t->expected[knob][step > 0],
-                            .why = "one step, to see"};
+    return (gs_autotune_action){.kind = GS_AUTOTUNE_TRY,
+                                .knob = knob,
+                                .value = value_of(t, knob, t->at[knob]),
+                                .before = value_of(t, knob, before),
+                                .predicted = t->expected[knob][step > 0],
+                                .why = "one step, to see"};
 }
 
-bool gs_live_plant(gs_live *t, int knob, int value) {
+bool gs_autotune_plant(gs_autotune *t, int knob, int value) {
     if (knob < 0 || knob >= t->cfg.n_knobs || value < 0 || value >= t->cfg.knobs[knob].n)
         return false;
     if (t->trying)
@@ -115,15 +115,15 @@ bool gs_live_plant(gs_live *t, int knob, int value) {
 
 /* ---- trial -----------------------------------------------------------------------------------*/
 
-static gs_live_action end_trial(gs_live *t, bool keep, const char *why) {
+static gs_autotune_action end_trial(gs_autotune *t, bool keep, const char *why) {
     const int up = t->step > 0, k = t->knob;
     const double gain = t->base_score > 0 ? t->trial_score / t->base_score - 1 : 0.0;
     const double before = value_of(t, k, t->at[k] - t->step);
-    gs_live_action a = {.kind = keep ? GS_LIVE_KEEP : GS_LIVE_REVERT,
-                        .knob = k,
-                        .predicted = t->expected[k][up],
-                        .measured = gain,
-                        .why = why};
+    gs_autotune_action a = {.kind = keep ? GS_AUTOTUNE_KEEP : GS_AUTOTUNE_REVERT,
+                            .knob = k,
+                            .predicted = t->expected[k][up],
+                            .measured = gain,
+                            .why = why};
     t->expected[k][up] += 0.5 * (gain - t->expected[k][up]);
     t->trying = false;
     t->rest = t->cfg.rest_intervals;
@@ -146,8 +146,8 @@ static gs_live_action end_trial(gs_live *t, bool keep, const char *why) {
     return a;
 }
 
-static gs_live_action judge_trial(gs_live *t, const gs_live_window *w) {
-    const double misses = misses_of(w), score = gs_live_score(&t->cfg, w);
+static gs_autotune_action judge_trial(gs_autotune *t, const gs_autotune_window *w) {
+    const double misses = misses_of(w), score = gs_autotune_score(&t->cfg, w);
     const double p0 = t->base_misses > FLOOR ? t->base_misses : FLOOR;
     const double p1 = 2 * p0 > p0 + 0.05 ? fmin(2 * p0, 0.95) : p0 + 0.05;
     t->n_trial++;
@@ -159,14 +159,14 @@ static gs_live_action judge_trial(gs_live *t, const gs_live_window *w) {
     if (misses > t->cfg.allowed_misses && misses > t->base_misses)
         return end_trial(t, false, "more requests than allowed miss their targets");
     if (t->n_trial < t->cfg.trial_intervals)
-        return (gs_live_action){.kind = GS_LIVE_NOTHING};
+        return (gs_autotune_action){.kind = GS_AUTOTUNE_NOTHING};
     if (t->trial_score > t->base_score * (1 + t->cfg.gain))
         return end_trial(t, true, "more is done with all targets held");
     return end_trial(t, false, "no gain");
 }
 
-gs_live_action gs_live_decide(gs_live *t, const gs_live_window *w) {
-    const gs_live_action nothing = {.kind = GS_LIVE_NOTHING};
+gs_autotune_action gs_autotune_decide(gs_autotune *t, const gs_autotune_window *w) {
+    const gs_autotune_action nothing = {.kind = GS_AUTOTUNE_NOTHING};
     int knob, step;
     if (w->n_judged < t->cfg.min_judged) {
         /* Nobody can say what a change does: back to what is known. */

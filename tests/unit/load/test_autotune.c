@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/sys.h"
-#include "load/live.h"
+#include "load/autotune.h"
 #include "sched/sim.h"
 
 #define S  1000000000LL
@@ -22,19 +22,19 @@
 
 enum { INTERVAL_S = 15, HALF_S = 450, END_S = 1200 };
 
-static const gs_live_knob knobs[] = {
+static const gs_autotune_knob knobs[] = {
     {"sched.background_gap_ms", {5, 8, 12, 18, 27, 40, 60}, 7},
     {"class_completion.seats", {1, 2, 4, 64}, 4},
 };
 
-static gs_live_config config(void) {
-    return (gs_live_config){.knobs = knobs,
-                            .n_knobs = 2,
-                            .allowed_misses = 0.05,
-                            .gain = 0.01,
-                            .min_judged = 4,
-                            .trial_intervals = 2,
-                            .rest_intervals = 1};
+static gs_autotune_config config(void) {
+    return (gs_autotune_config){.knobs = knobs,
+                                .n_knobs = 2,
+                                .allowed_misses = 0.05,
+                                .gain = 0.01,
+                                .min_judged = 4,
+                                .trial_intervals = 2,
+                                .rest_intervals = 1};
 }
 
 /* ---- on the scheduler ------------------------------------------------------------------------*/
@@ -112,8 +112,8 @@ static bool met(const home *h, const gs_sim_request *q, const gs_sim_outcome *o)
            o->last_ns - o->first_ns <= k->tpot_ns * (o->n_output - 1);
 }
 
-static gs_live_window interval(home *h) {
-    gs_live_window w = {.seconds = INTERVAL_S};
+static gs_autotune_window interval(home *h) {
+    gs_autotune_window w = {.seconds = INTERVAL_S};
     gs_sched_stats st;
     char err[200];
     h->now_ns += INTERVAL_S * S;
@@ -137,7 +137,7 @@ static gs_live_window interval(home *h) {
 
 /* The best mean score from from_s to to_s of a gap that stays. */
 static double best_fixed(int from_s, int to_s, const int *gaps, int n_gaps) {
-    const gs_live_config c = config();
+    const gs_autotune_config c = config();
     double best = 0;
     for (int g = 0; g < n_gaps; g++) {
         home h;
@@ -146,8 +146,8 @@ static double best_fixed(int from_s, int to_s, const int *gaps, int n_gaps) {
         home_create(&h);
         apply(&h, 0, knobs[0].values[gaps[g]]);
         for (int t = INTERVAL_S; t <= to_s; t += INTERVAL_S) {
-            const gs_live_window w = interval(&h);
-            sum += t > from_s ? gs_live_score(&c, &w) : 0;
+            const gs_autotune_window w = interval(&h);
+            sum += t > from_s ? gs_autotune_score(&c, &w) : 0;
             n += t > from_s;
         }
         best = sum / n > best ? sum / n : best;
@@ -158,26 +158,26 @@ static double best_fixed(int from_s, int to_s, const int *gaps, int n_gaps) {
 
 static void a_load_that_shifts(void **state) {
     (void)state;
-    const gs_live_config c = config();
+    const gs_autotune_config c = config();
     const int at[] = {0, 3}, all[] = {2, 4, 6}, found_first[] = {2};
-    gs_live t;
+    gs_autotune t;
     home h;
     double late = 0;
     int n_late = 0, bad = 0;
-    gs_live_init(&t, &c, at);
+    gs_autotune_init(&t, &c, at);
     home_create(&h);
     apply(&h, 0, knobs[0].values[at[0]]);
     for (int s = INTERVAL_S; s <= END_S; s += INTERVAL_S) {
-        const gs_live_window w = interval(&h);
+        const gs_autotune_window w = interval(&h);
         const bool over = w.n_judged >= c.min_judged && w.n_missed > 0.05 * w.n_judged;
         bad = over && t.trying ? bad + 1 : 0;
         assert_true(bad <= 1); /* no regression of a change outlives an interval */
         if (s > HALF_S + 600) {
-            late += gs_live_score(&c, &w);
+            late += gs_autotune_score(&c, &w);
             n_late++;
         }
-        const gs_live_action a = gs_live_decide(&t, &w);
-        if (a.kind == GS_LIVE_TRY || a.kind == GS_LIVE_REVERT)
+        const gs_autotune_action a = gs_autotune_decide(&t, &w);
+        if (a.kind == GS_AUTOTUNE_TRY || a.kind == GS_AUTOTUNE_REVERT)
             apply(&h, a.knob, a.value);
     }
     home_free(&h);
@@ -192,26 +192,26 @@ static void a_load_that_shifts(void **state) {
 
 static void a_planted_bad_change_is_reverted(void **state) {
     (void)state;
-    const gs_live_config c = config();
+    const gs_autotune_config c = config();
     const int at[] = {2, 3};
-    gs_live t;
+    gs_autotune t;
     home h;
-    gs_live_window w = {0};
-    gs_live_action a = {GS_LIVE_NOTHING};
-    gs_live_init(&t, &c, at);
+    gs_autotune_window w = {0};
+    gs_autotune_action a = {GS_AUTOTUNE_NOTHING};
+    gs_autotune_init(&t, &c, at);
     home_create(&h);
     apply(&h, 0, knobs[0].values[at[0]]);
     for (int i = 0; i < 2; i++) {
         w = interval(&h);
         assert_true(w.n_missed <= 0.05 * w.n_judged);
-        a = gs_live_decide(&t, &w);
+        a = gs_autotune_decide(&t, &w);
     }
-    assert_true(gs_live_plant(&t, 1, 0)); /* one at a time: they queue */
+    assert_true(gs_autotune_plant(&t, 1, 0)); /* one at a time: they queue */
     apply(&h, 1, knobs[1].values[0]);
     w = interval(&h);
     assert_true(w.n_missed > 0.5 * w.n_judged); /* it is bad */
-    a = gs_live_decide(&t, &w);
-    assert_int_equal(a.kind, GS_LIVE_REVERT);
+    a = gs_autotune_decide(&t, &w);
+    assert_int_equal(a.kind, GS_AUTOTUNE_REVERT);
     assert_int_equal(a.knob, 1);
     assert_true(a.value == 64 && t.at[1] == 3);
     apply(&h, a.knob, a.value);
@@ -223,37 +223,37 @@ static void a_planted_bad_change_is_reverted(void **state) {
 
 /* ---- rules -----------------------------------------------------------------------------------*/
 
-static gs_live_window quiet(double work) {
-    return (gs_live_window){15, 20, 0, work * 15};
+static gs_autotune_window quiet(double work) {
+    return (gs_autotune_window){15, 20, 0, work * 15};
 }
 
 /* Up to the first trial. */
-static gs_live_action first_trial(gs_live *t, const gs_live_config *c) {
+static gs_autotune_action first_trial(gs_autotune *t, const gs_autotune_config *c) {
     const int at[] = {3, 1};
-    gs_live_action a = {GS_LIVE_NOTHING};
-    gs_live_init(t, c, at);
-    const gs_live_window w = quiet(100);
-    for (int i = 0; i < 5 && a.kind == GS_LIVE_NOTHING; i++)
-        a = gs_live_decide(t, &w);
-    assert_int_equal(a.kind, GS_LIVE_TRY);
-    assert_int_equal(
-        abs(gs_live_nearest(&knobs[a.knob], a.value) - gs_live_nearest(&knobs[a.knob], a.before)),
-        1);
+    gs_autotune_action a = {GS_AUTOTUNE_NOTHING};
+    gs_autotune_init(t, c, at);
+    const gs_autotune_window w = quiet(100);
+    for (int i = 0; i < 5 && a.kind == GS_AUTOTUNE_NOTHING; i++)
+        a = gs_autotune_decide(t, &w);
+    assert_int_equal(a.kind, GS_AUTOTUNE_TRY);
+    assert_int_equal(abs(gs_autotune_nearest(&knobs[a.knob], a.value) -
+                         gs_autotune_nearest(&knobs[a.knob], a.before)),
+                     1);
     return a;
 }
 
 static void what_helps_is_kept_and_gone_on_with(void **state) {
     (void)state;
-    const gs_live_config c = config();
-    gs_live t;
-    const gs_live_action tried = first_trial(&t, &c);
-    gs_live_window w = quiet(110);
-    assert_int_equal(gs_live_decide(&t, &w).kind, GS_LIVE_NOTHING);
-    gs_live_action a = gs_live_decide(&t, &w);
-    assert_int_equal(a.kind, GS_LIVE_KEEP);
+    const gs_autotune_config c = config();
+    gs_autotune t;
+    const gs_autotune_action tried = first_trial(&t, &c);
+    gs_autotune_window w = quiet(110);
+    assert_int_equal(gs_autotune_decide(&t, &w).kind, GS_AUTOTUNE_NOTHING);
+    gs_autotune_action a = gs_autotune_decide(&t, &w);
+    assert_int_equal(a.kind, GS_AUTOTUNE_KEEP);
     assert_true(fabs(a.measured - 0.1) < 1e-9 && a.predicted == 0.0);
-    for (int i = 0; i < 4 && a.kind != GS_LIVE_TRY; i++)
-        a = gs_live_decide(&t, &w);
+    for (int i = 0; i < 4 && a.kind != GS_AUTOTUNE_TRY; i++)
+        a = gs_autotune_decide(&t, &w);
     assert_int_equal(a.knob, tried.knob);
     assert_true((a.value > a.before) == (tried.value > tried.before));
     assert_true(a.predicted > 0.04);
@@ -261,13 +261,13 @@ static void what_helps_is_kept_and_gone_on_with(void **state) {
 
 static void what_does_not_help_is_taken_back(void **state) {
     (void)state;
-    const gs_live_config c = config();
-    gs_live t;
-    const gs_live_action tried = first_trial(&t, &c);
-    const gs_live_window w = quiet(100);
-    gs_live_decide(&t, &w);
-    const gs_live_action a = gs_live_decide(&t, &w);
-    assert_int_equal(a.kind, GS_LIVE_REVERT);
+    const gs_autotune_config c = config();
+    gs_autotune t;
+    const gs_autotune_action tried = first_trial(&t, &c);
+    const gs_autotune_window w = quiet(100);
+    gs_autotune_decide(&t, &w);
+    const gs_autotune_action a = gs_autotune_decide(&t, &w);
+    assert_int_equal(a.kind, GS_AUTOTUNE_REVERT);
     assert_true(a.value == tried.before);
     assert_int_equal(t.at[0], 3);
     assert_int_equal(t.at[1], 1);
@@ -275,60 +275,60 @@ static void what_does_not_help_is_taken_back(void **state) {
 
 static void misses_end_a_trial_at_once(void **state) {
     (void)state;
-    const gs_live_config c = config();
-    gs_live t;
+    const gs_autotune_config c = config();
+    gs_autotune t;
     first_trial(&t, &c);
-    gs_live_window w = quiet(200); /* twice the throughput would not excuse it */
+    gs_autotune_window w = quiet(200); /* twice the throughput would not excuse it */
     w.n_missed = 3;
-    assert_int_equal(gs_live_decide(&t, &w).kind, GS_LIVE_REVERT);
+    assert_int_equal(gs_autotune_decide(&t, &w).kind, GS_AUTOTUNE_REVERT);
 }
 
 static void nothing_is_tried_in_the_dark(void **state) {
     (void)state;
-    const gs_live_config c = config();
+    const gs_autotune_config c = config();
     const int at[] = {3, 1};
-    gs_live t;
-    gs_live_init(&t, &c, at);
-    gs_live_window w = {15, 3, 0, 100};
+    gs_autotune t;
+    gs_autotune_init(&t, &c, at);
+    gs_autotune_window w = {15, 3, 0, 100};
     for (int i = 0; i < 20; i++)
-        assert_int_equal(gs_live_decide(&t, &w).kind, GS_LIVE_NOTHING);
+        assert_int_equal(gs_autotune_decide(&t, &w).kind, GS_AUTOTUNE_NOTHING);
     first_trial(&t, &c);
-    assert_int_equal(gs_live_decide(&t, &w).kind, GS_LIVE_REVERT);
+    assert_int_equal(gs_autotune_decide(&t, &w).kind, GS_AUTOTUNE_REVERT);
 }
 
 /* Another load is noticed by the baseline, and what failed before is tried again. */
 static void a_shift_is_noticed(void **state) {
     (void)state;
-    const gs_live_config c = config();
+    const gs_autotune_config c = config();
     const int at[] = {3, 1};
-    gs_live t;
-    gs_live_init(&t, &c, at);
-    gs_live_window w = quiet(100);
+    gs_autotune t;
+    gs_autotune_init(&t, &c, at);
+    gs_autotune_window w = quiet(100);
     for (int i = 0; i < 60; i++)
-        gs_live_decide(&t, &w);
+        gs_autotune_decide(&t, &w);
     assert_int_equal(t.n_shifts, 0);
     assert_true(t.pass[0][0] + t.pass[0][1] + t.pass[1][0] + t.pass[1][1] > 0);
     w = quiet(200);
     for (int i = 0; i < 6 && t.n_shifts == 0; i++)
-        gs_live_decide(&t, &w);
+        gs_autotune_decide(&t, &w);
     assert_int_equal(t.n_shifts, 1);
 }
 
 /* Nothing but the guard rails' values is ever set, whatever happens. */
 static void guard_rails_hold(void **state) {
     (void)state;
-    const gs_live_config c = config();
+    const gs_autotune_config c = config();
     const int at[] = {0, 2};
-    gs_live t;
+    gs_autotune t;
     double now[2] = {knobs[0].values[0], knobs[1].values[2]};
     uint32_t x = 1;
-    gs_live_init(&t, &c, at);
+    gs_autotune_init(&t, &c, at);
     for (int i = 0; i < 5000; i++) {
         x = x * 1664525 + 1013904223;
-        const gs_live_window w = {15, x >> 28, (x >> 28) * (x >> 20 & 1) / 2, (x >> 8) % 1000};
-        const gs_live_action a = gs_live_decide(&t, &w);
-        if (a.kind == GS_LIVE_TRY || a.kind == GS_LIVE_REVERT) {
-            const int k = gs_live_nearest(&knobs[a.knob], a.value);
+        const gs_autotune_window w = {15, x >> 28, (x >> 28) * (x >> 20 & 1) / 2, (x >> 8) % 1000};
+        const gs_autotune_action a = gs_autotune_decide(&t, &w);
+        if (a.kind == GS_AUTOTUNE_TRY || a.kind == GS_AUTOTUNE_REVERT) {
+            const int k = gs_autotune_nearest(&knobs[a.knob], a.value);
             assert_true(knobs[a.knob].values[k] == a.value);
             assert_true(now[a.knob] == a.before);
             now[a.knob] = a.value;
@@ -337,8 +337,8 @@ static void guard_rails_hold(void **state) {
             assert_true(knobs[k].values[t.at[k]] == now[k]);
     }
     assert_true(t.n_tried > 100 && t.n_kept > 0 && t.n_reverted > 0);
-    assert_false(gs_live_plant(&t, 0, 7));
-    assert_false(gs_live_plant(&t, 2, 0));
+    assert_false(gs_autotune_plant(&t, 0, 7));
+    assert_false(gs_autotune_plant(&t, 2, 0));
 }
 
 int main(void) {
