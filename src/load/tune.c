@@ -119,7 +119,7 @@ static bool enter(search *s, const gs_tune_result *r) {
 }
 
 /* Under the best one's load first: what does not hold there, or moves no more, is worse. */
-static int challenge(search *s, const gs_tune_point *p, double *score) {
+static int challenge(search *s, const gs_tune_point *p) {
     const gs_tune_result *best = &s->out->best[0];
     const double load = best->load > 0 ? best->load : s->c->low;
     gs_tune_look l;
@@ -129,21 +129,15 @@ static int challenge(search *s, const gs_tune_point *p, double *score) {
     if (rc != 0)
         return rc;
     if (best->load <= 0 && l.margin <= 0) { /* nothing holds yet: go where it fails least */
-        *score = 0;
         enter(s, &(gs_tune_result){.point = *p, .margin = l.margin});
         return 0;
     }
-    if (l.margin <= 0) {
-        *score = best->throughput * (1 + (l.margin > -0.5 ? l.margin : -0.5)); /* a guess */
+    if (l.margin <= 0)
         return 0;
-    }
     rc = sustain(s, p, load, &r);
-    if (rc != 0)
-        return rc;
-    *score = r.throughput;
-    if (enter(s, &r) && s->c->progress)
+    if (rc == 0 && enter(s, &r) && s->c->progress)
         s->c->progress(s->c->arg, s->out->n_candidates, r.load, r.throughput);
-    return 0;
+    return rc;
 }
 
 /* ---- successive halving ----------------------------------------------------------------------*/
@@ -186,8 +180,7 @@ static int halve(search *s, entrant *e, int n) {
         qsort(e, (size_t)n, sizeof *e, by_look);
     }
     for (int i = 0; i < n; i++) {
-        double score;
-        const int rc = challenge(s, &e[i].point, &score);
+        const int rc = challenge(s, &e[i].point);
         if (rc != 0)
             return rc;
     }
@@ -196,26 +189,45 @@ static int halve(search *s, entrant *e, int n) {
 
 /* ---- coordinate search -----------------------------------------------------------------------*/
 
-/* One round over all parameters; *moved: the best changed. Notes what each choice is worth. */
+/* One round over all parameters; *moved: the best changed. */
 static int round_trip(search *s, bool *moved) {
     *moved = false;
     for (int i = 0; i < s->c->n_params; i++) {
-        gs_tune_sensitivity *k = &s->out->sensitivity[i];
-        *k = (gs_tune_sensitivity){.param = i, .worst = 1.0};
         for (int v = 0; v < s->c->n_choices[i]; v++) {
-            gs_tune_point p = s->out->best[0].point;
-            const double before = s->out->best[0].throughput;
-            const gs_tune_point was = p;
-            double score = 0;
+            const gs_tune_point was = s->out->best[0].point;
+            gs_tune_point p = was;
             if (p.choice[i] == v)
                 continue;
             p.choice[i] = (uint8_t)v;
-            const int rc = challenge(s, &p, &score);
+            const int rc = challenge(s, &p);
             if (rc != 0)
                 return rc;
             *moved |= !same(s->c, &s->out->best[0].point, &was);
-            if (before > 0 && score / before < k->worst) {
-                k->worst = score / before;
+        }
+    }
+    return 0;
+}
+
+/* What each other choice would cost, around the point that was chosen. Where targets break under
+ * its load, the share by which they do is taken for the share of load that must go. */
+static int measure_sensitivity(search *s) {
+    const gs_tune_result *best = &s->out->best[0];
+    for (int i = 0; i < s->c->n_params; i++) {
+        gs_tune_sensitivity *k = &s->out->sensitivity[i];
+        *k = (gs_tune_sensitivity){.param = i, .worst = 1.0};
+        for (int v = 0; v < s->c->n_choices[i] && best->load > 0; v++) {
+            gs_tune_look l;
+            gs_tune_point p = best->point;
+            if (p.choice[i] == v)
+                continue;
+            p.choice[i] = (uint8_t)v;
+            const int rc = look(s, &p, best->load, s->c->n_seeds, &l);
+            if (rc != 0)
+                return rc;
+            const double part = l.margin <= 0 ? 1 + (l.margin > -0.5 ? l.margin : -0.5)
+                                              : l.throughput / best->throughput;
+            if (part < k->worst) {
+                k->worst = part;
                 k->worst_choice = (uint8_t)v;
             }
         }
@@ -275,6 +287,8 @@ int gs_tune_search(const gs_tune_config *c, gs_tune_outcome *out) {
     if (rc == 0)
         rc = simplify(&s);
     prefer_start(out);
+    if (rc == 0)
+        rc = measure_sensitivity(&s);
     qsort(out->sensitivity, (size_t)c->n_params, sizeof *out->sensitivity, by_worst);
     gs_free(e);
     return rc;
