@@ -10,9 +10,22 @@
 int gs_api_take_metrics(const gs_api *a, gs_engine_stats stats[GS_ENGINE_LANES],
                         gs_metrics_source out[GS_ENGINE_LANES]) {
     const bool ready = gs_engine_get_state(a->engine) == GS_ENGINE_READY;
-    gs_engine_get_stats(a->engine, &stats[0]);
+    int n = 1;
+    gs_engine_get_lane_stats(a->engine, 0, &stats[0]);
     out[0] = (gs_metrics_source){ready ? a->cfg.model->name : "", &stats[0], a->metrics};
-    return 1;
+    /* Those in memory first: of the others only what was counted is left to tell. */
+    for (int loaded = 1; loaded >= 0; loaded--)
+        for (int i = 1; i < a->models.n && n < GS_ENGINE_LANES; i++) {
+            const gs_model_entry *m = &a->models.v[i];
+            if (!m->metrics || (m->served != NULL) != loaded)
+                continue;
+            stats[n] = (gs_engine_stats){0};
+            if (m->served)
+                gs_engine_get_lane_stats(a->engine, m->served->lane, &stats[n]);
+            out[n] = (gs_metrics_source){m->spec->name, &stats[n], m->metrics};
+            n++;
+        }
+    return n;
 }
 
 static const char *person_name(void *arg, int place) {

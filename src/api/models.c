@@ -116,6 +116,10 @@ const gs_model_facts *gs_models_facts(const gs_api *a, const gs_model_entry *m) 
                               : &m->spec->facts;
 }
 
+gs_metrics *gs_models_metrics(const gs_api *a, const gs_model_entry *m) {
+    return m && m->metrics ? m->metrics : a->metrics;
+}
+
 int32_t gs_models_context(const gs_api *a, const gs_model_entry *m) {
     gs_backend_info info;
     if (!m->served)
@@ -432,6 +436,8 @@ static void attached(gs_api *a, gs_model_entry *m) {
     m->state = GS_MODEL_READY;
     m->used_ns = gs_now_ns();
     m->keep_ns = m->spec->keep_ns;
+    if (!m->metrics && (m->metrics = gs_calloc(1, sizeof(*m->metrics))))
+        gs_metrics_init_further(m->metrics, a->metrics);
     gs_info("models", "ready name=%s load_ms=%.0f mb=%llu", m->spec->name, m->served->load_ms,
             (unsigned long long)(m->bytes >> 20));
     release_parked(a, m);
@@ -549,6 +555,7 @@ void gs_models_free(gs_api *a) {
             m->loaded.backend = m->query.backend;
         if (m->loaded.impl)
             a->cfg.loading->release(a->cfg.loading->arg, &m->loaded);
+        gs_free(m->metrics);
     }
     gs_free(all->v);
 }

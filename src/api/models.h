@@ -23,6 +23,7 @@
 
 #include "api/api.h"
 #include "api/route.h"
+#include "metrics/metrics.h"
 
 #define GS_MODEL_STATE_MAP(X)                                                                      \
     X(COLD, "unloaded")                                                                            \
@@ -48,6 +49,7 @@ struct gs_model_entry {
     uint64_t ticket;               /* QUEUED: its place */
     uint64_t bytes;                /* that it holds, or will */
     atomic_int percent;            /* LOADING: the loading thread's */
+    gs_metrics *metrics;           /* of its requests; the server's for the first, NULL: none yet */
     gs_loaded_model loaded;
     gs_query query; /* to the engine */
 };
@@ -86,6 +88,8 @@ const char *gs_models_lane_name(const gs_api *a, int32_t lane);
 /* The model behind the i-th served name (gs_api_served_name). */
 const gs_model_entry *gs_models_served(const gs_api *a, int i);
 const gs_model_facts *gs_models_facts(const gs_api *a, const gs_model_entry *m);
+/* Where its requests are counted. */
+gs_metrics *gs_models_metrics(const gs_api *a, const gs_model_entry *m);
 int32_t gs_models_context(const gs_api *a, const gs_model_entry *m); /* tokens; 0: not known yet */
 
 /* The model of that name or alias; "" is the first. alias: NULL without one. NULL: unknown. */

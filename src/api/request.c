@@ -96,7 +96,7 @@ static void release_http(gs_req *r) {
 
 /* Once for each request, when its answer is decided. */
 static void count_answer(const gs_req *r, int status) {
-    gs_metrics_answered(r->api->metrics, r->cls, status);
+    gs_metrics_answered(gs_models_metrics(r->api, r->entry), r->cls, status);
 }
 
 void gs_req_gone(gs_req *r) {
@@ -789,7 +789,7 @@ static int show_token(gs_req *r, gs_choice *c, int32_t token) {
 }
 
 static void count_token(const gs_req *r, gs_choice *c, int64_t now_ns) {
-    gs_metrics *m = r->api->metrics;
+    gs_metrics *m = gs_models_metrics(r->api, r->entry);
     if (c->n_output == 0)
         gs_metrics_first_token(m, r->person, r->cls, now_ns - r->began_ns);
     else if (c->last_token_ns > 0)
@@ -799,7 +799,7 @@ static void count_token(const gs_req *r, gs_choice *c, int64_t now_ns) {
 
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
     if (r->state == GS_REQ_DONE && !c->finished)
-        r->api->metrics->wasted_tokens++;
+        gs_models_metrics(r->api, r->entry)->wasted_tokens++;
     if (r->state == GS_REQ_DONE || c->finished || c->stopped)
         return;
     count_token(r, c, ev->time_ns);
@@ -866,7 +866,7 @@ static void keep_story(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     gs_tuning_ended(r->api, &end->explain);
     if (r->api->cfg.recorder && end->reason != GS_END_ERROR)
         record(r, c, end);
-    gs_metrics_ended(r->api->metrics, finish_of(c, end), &end->explain);
+    gs_metrics_ended(gs_models_metrics(r->api, r->entry), finish_of(c, end), &end->explain);
     c->story = end->explain;
     if (!r->dialect->embeds || c->index < STORIES)
         gs_api_remember(r->api, r, c->index, &end->explain);

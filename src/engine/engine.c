@@ -577,13 +577,13 @@ static void detach(gs_engine *e, gs_query *q) {
     q->backend = gs_lane_free(l);
 }
 
-/* What is to change, in the order in which it came; some may come meanwhile. */
 static void set_persons(const gs_engine *e, const gs_query *q) {
     for (int32_t i = 0; i < q->n_limits; i++)
         for (int32_t k = 0; k < e->n_active; k++)
             set_person(e->scheds[k], q->limits[i].person, &q->limits[i].limits);
 }
 
+/* What is to change, in the order in which it came; some may come meanwhile. */
 static void handle_changes(gs_engine *e) {
     while (e->changes) {
         gs_query *oldest = NULL, *q;

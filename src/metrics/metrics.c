@@ -52,6 +52,15 @@ void gs_metrics_init(gs_metrics *m, int32_t max_persons, int64_t now_ns) {
     m->minute = now_ns / MINUTE_NS;
 }
 
+void gs_metrics_init_further(gs_metrics *m, gs_metrics *first) {
+    memset(m, 0, sizeof(*m));
+    m->first = first;
+}
+
+static gs_metrics *whole(gs_metrics *m) {
+    return m->first ? m->first : m;
+}
+
 /* The first ones that come get a place of their own. */
 static int place_of(gs_metrics *m, uint32_t person) {
     if (person == 0 || m->persons_off)
@@ -68,11 +77,12 @@ static int place_of(gs_metrics *m, uint32_t person) {
 }
 
 static void add(gs_metrics *m, gs_hist_id id, uint32_t person, gs_class c, double v) {
-    gs_hist_add(&m->hist[id][place_of(m, person)][c], &gs_hist_shapes[id], v);
+    gs_hist_add(&m->hist[id][place_of(whole(m), person)][c], &gs_hist_shapes[id], v);
 }
 
 static gs_minute_class *now_of(gs_metrics *m, gs_class c) {
-    return &m->minutes[m->minute % GS_METRICS_MINUTES][c];
+    gs_metrics *w = whole(m);
+    return &w->minutes[w->minute % GS_METRICS_MINUTES][c];
 }
 
 void gs_metrics_first_token(gs_metrics *m, uint32_t person, gs_class c, int64_t ns) {

@@ -67,7 +67,11 @@ typedef struct gs_minute_class {
 
 #define GS_METRICS_MINUTES 10 /* that are looked back on, the current one with them */
 
-typedef struct gs_metrics {
+typedef struct gs_metrics gs_metrics;
+struct gs_metrics {
+    /* Persons' places and the minutes are of all models together: kept by the first one's object.
+     */
+    gs_metrics *first; /* NULL: this is it */
     bool persons_off;
     int32_t n_places;    /* given to persons so far, nobody's with them */
     int32_t max_persons; /* who may get a place; the rest are others */
@@ -83,11 +87,13 @@ typedef struct gs_metrics {
     gs_minute_class last[GS_CLASS_COUNT];                        /* the one before it */
     int64_t person_ns[GS_METRICS_MINUTES][GS_ENGINE_PERSONS];    /* as each minute began */
     double weight[GS_ENGINE_PERSONS];                            /* 0: as common */
-} gs_metrics;
+};
 
 extern const gs_hist_shape gs_hist_shapes[GS_HIST_COUNT];
 
 void gs_metrics_init(gs_metrics *m, int32_t max_persons, int64_t now_ns);
+/* Of a further model. */
+void gs_metrics_init_further(gs_metrics *m, gs_metrics *first);
 const char *gs_finish_name(gs_finish f); /* static */
 int gs_code_at(int i);                   /* the status of index i, 0: other */
 

@@ -276,6 +276,27 @@ class Models(unittest.TestCase):
                 s.close()
             server.wait_idle()
 
+    def test_metrics_name_the_model(self):
+        path = config("metrics", ("digits", fake()))
+        with Server("--config", path) as server:
+            def of(name, model):
+                found = re.findall(rf'^gamasot_{name}{{[^}}]*model="{model}"[^}}]*}} (\S+)$',
+                                   server.get("/metrics").text, re.M)
+                return sum(float(v) for v in found)
+            self.assertNotIn('model="digits"', server.get("/metrics").text)
+            chat(server, "fake", 3)
+            chat(server, "digits", 7)
+            chat(server, "digits", 7)
+            server.wait_idle()
+            # The first token of an answer comes with its prompt.
+            for name, counts in (("generation_tokens_total", (2, 12)),
+                                 ("request_generation_tokens_sum", (3, 14))):
+                self.assertEqual((of(name, "fake"), of(name, "digits")), counts, name)
+            server.post("/api/generate", {"model": "digits", "keep_alive": 0})
+            wait_until("it has gone", lambda: states(server)["digits"] == "unloaded")
+            self.assertEqual(of("request_generation_tokens_sum", "digits"), 14)
+            self.assertEqual(of("kv_blocks", "digits"), 0)
+
     def test_background_of_one_model_beside_a_stream_of_another(self):
         """The stream's steps come between the layers of the other model's background."""
         path = config("layers", ("indexer", fake(fake_layers=50, fake_prefill_us=400)))
