@@ -54,6 +54,9 @@ typedef struct gs_identity {
 typedef void (*gs_api_job_fn)(const gs_served_model *m, const json_t *body, gs_buf *out,
                               gs_api_error *e);
 typedef struct gs_api_job gs_api_job; /* routes.c */
+/* A request whose body has been read to its route, at once or when the model that it asks for is in
+ * memory. Takes rq and body. */
+void gs_api_hand_over(gs_api *a, const gs_route *route, gs_http_request *rq, json_t *body);
 typedef struct gs_api_query
     gs_api_query; /* The route for a request that the server makes itself; NULL: there is none. */
 const struct gs_route *gs_api_find_route(const char *method, const char *path);

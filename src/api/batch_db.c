@@ -508,9 +508,9 @@ static int run_finish(gs_db *db, gs_kept_batch *b) {
 
 int gs_batch_run_work(gs_db *db, gs_store_job *job) {
     static int (*const works[])(gs_db *, gs_kept_batch *) = {[GS_WORK_VALIDATE] = run_validate,
-                                                        [GS_WORK_FETCH] = run_fetch,
-                                                        [GS_WORK_WRITE] = run_write,
-                                                        [GS_WORK_FINISH] = run_finish};
+                                                             [GS_WORK_FETCH] = run_fetch,
+                                                             [GS_WORK_WRITE] = run_write,
+                                                             [GS_WORK_FINISH] = run_finish};
     gs_kept_batch *b = (gs_kept_batch *)job;
     return works[b->work](db, b);
 }

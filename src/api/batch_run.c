@@ -201,7 +201,7 @@ static void start_line(gs_kept_batch *b) {
     }
     list_add(&b->running, l);
     b->k->n_running++;
-    b->route->handle(a, l->rq, body);
+    gs_api_hand_over(a, b->route, l->rq, body);
 }
 
 static bool can_start(const gs_kept_batch *b, int64_t now_ns) {

@@ -53,8 +53,8 @@ typedef struct gs_call {
     /* After run, on the event loop; true: the answer is its own affair. NULL: out is the answer. */
     bool (*then)(struct gs_call *c);
     gs_kept_batch *batch; /* of POST /v1/batches: the new one */
-    json_t *body;    /* of the same: the request */
-    void *arg;       /* for run and then */
+    json_t *body;         /* of the same: the request */
+    void *arg;            /* for run and then */
 } gs_call;
 
 struct gs_kept {
@@ -74,7 +74,7 @@ struct gs_kept {
     /* batch_run.c */
     gs_kept_batch *batches; /* that are not over, oldest first */
     gs_kept_batch *turn;    /* whose line is started next */
-    int32_t n_running; /* lines */
+    int32_t n_running;      /* lines */
     bool stopping, pumping;
     int64_t retry_ns; /* after a full disk: not before */
     bool full;

@@ -195,7 +195,7 @@ static void alive(gs_parked *p, int64_t now_ns) {
     const int64_t due_ns = p->written_ns > 0
                                ? p->written_ns + ALIVE_AGAIN_NS
                                : p->began_ns + (stream ? ALIVE_STREAM_NS : ALIVE_WHOLE_NS);
-    if (now_ns < due_ns)
+    if (now_ns < due_ns || gs_http_local_owner(p->rq)) /* nobody listens */
         return;
     if (p->written_ns == 0) {
         gs_http_add_header(p->rq, "Cache-Control", "no-store");

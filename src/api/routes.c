@@ -252,15 +252,14 @@ static void job_answer(gs_api_job *j) {
     json_decref(j->body);
 }
 
-/* To the route, at once or when the model that is asked for is there. */
-static void hand_over(gs_api_job *j) {
+void gs_api_hand_over(gs_api *a, const gs_route *route, gs_http_request *rq, json_t *body) {
     gs_model_entry *m = NULL;
-    if (j->route->flags & GS_ROUTE_USES)
-        m = gs_models_of_body(j->api, j->body);
-    if (m && m->state != GS_MODEL_READY && !gs_ollama_sends_away(j->route, j->body))
-        gs_models_park(j->api, m, j->rq, j->body, j->route);
+    if (route->flags & GS_ROUTE_USES)
+        m = gs_models_of_body(a, body);
+    if (m && m->state != GS_MODEL_READY && !gs_ollama_sends_away(route, body))
+        gs_models_park(a, m, rq, body, route);
     else
-        j->route->handle(j->api, j->rq, j->body);
+        route->handle(a, rq, body);
 }
 
 /* The body that a worker has read: the route takes it from here. */
@@ -269,7 +268,7 @@ static void job_dispatch(gs_api_job *j) {
     gs_http_body(j->rq, &n);
     bool ready = !(j->route->flags & GS_ROUTE_MODEL) || gs_api_ready(j->api, &j->error);
     if (!j->gone && j->error.code == 0 && ready) {
-        hand_over(j);
+        gs_api_hand_over(j->api, j->route, j->rq, j->body);
         return;
     }
     gs_api_discard(j->api, j->body, n);

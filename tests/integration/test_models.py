@@ -2,12 +2,16 @@
 
 import contextlib
 import http.client
+import io
 import json
 import math
 import re
 import subprocess
+import tempfile
 import threading
 import unittest
+
+import openai
 
 import harness
 from harness import Server, cli, limit, long_only, model_path, wait_until
@@ -275,6 +279,29 @@ class Models(unittest.TestCase):
             for s in streams:
                 s.close()
             server.wait_idle()
+
+    def test_a_batch_for_a_model_that_is_not_in_memory(self):
+        path = config("batch", ("digits", fake(fake_load_ms=300)))
+        lines = b"".join(json.dumps({
+            "custom_id": str(i), "method": "POST", "url": "/v1/chat/completions",
+            "body": {"model": "digits", "max_tokens": 3,
+                     "messages": [{"role": "user", "content": f"q{i}"}]}}).encode() + b"\n"
+            for i in range(30))
+        with Server("--config", path, "--store.folder",
+                    tempfile.mkdtemp(dir=harness.TMP)) as server:
+            client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none")
+            sent = client.files.create(file=("in.jsonl", io.BytesIO(lines)), purpose="batch")
+            batch = client.batches.create(input_file_id=sent.id, completion_window="24h",
+                                          endpoint="/v1/chat/completions")
+            batch = wait_until("it is over", lambda: (
+                b := client.batches.retrieve(batch.id)).status == "completed" and b)
+            got = [json.loads(line) for line in
+                   client.files.content(batch.output_file_id).text.splitlines()]
+            self.assertEqual(len(got), 30)
+            for line in got:
+                self.assertRegex(text(harness.Response(
+                    200, {}, json.dumps(line["response"]["body"]).encode())), r"^[0-9]{3}$")
+            self.assertEqual(n_loads(server, "digits"), 1)
 
     def test_metrics_name_the_model(self):
         path = config("metrics", ("digits", fake()))
