@@ -197,13 +197,9 @@ static void on_model(reader *r, const char *section, const char *key, const char
     if (!m)
         return;
     if (strcmp(key, "path") == 0) {
-        char *copy = gs_strdup(value);
-        if (!copy) {
-            reader_fail(r, "out of memory");
-            return;
-        }
-        gs_free(m->path);
-        m->path = copy;
+        const gs_config_option *path = gs_config_option_at(GS_OPT_model_path);
+        if (gs_config_value_parse(path, value, false, &m->path, why, sizeof why) != GS_OK)
+            reader_fail(r, why);
         return;
     }
     const gs_config_option *o = model_option(key);

@@ -741,6 +741,42 @@ static void test_dirs_errors(void **state) {
     says("/proc/none");
 }
 
+/* ---- Models ---------------------------------------------------------------------------------- */
+
+static void test_models(void **state) {
+    (void)state;
+    gs_config cfg, own;
+    assert_int_equal(read_text(&cfg, "[kv]\nmemory_mb = 64\n"
+                                     "[model small]\npath = ~/s.gguf\ncontext = 512\n"
+                                     "[model big]\nkv_memory_mb = 900\npinned = true\n"
+                                     "[model small]\nkeep_alive_ms = -1\nfake_step_ms = 3\n"),
+                     GS_OK);
+    assert_int_equal(cfg.n_models, 2);
+    assert_string_equal(cfg.models[0].name, "small");
+    assert_int_equal(cfg.models[0].path[0], '/');
+    assert_string_equal(cfg.models[1].path, "");
+    gs_config_for_model(&cfg, &cfg.models[0], &own);
+    assert_int_equal(own.model_context, 512);
+    assert_int_equal(own.kv_memory_mb, 64);
+    assert_int_equal(own.model_keep_alive_ms, -1);
+    assert_int_equal(own.fake_step_ms, 3);
+    assert_false(own.model_pinned);
+    gs_config_for_model(&cfg, &cfg.models[1], &own);
+    assert_int_equal(own.kv_memory_mb, 900);
+    assert_int_equal(own.model_context, 0);
+    assert_true(own.model_pinned);
+    gs_config_deinit(&cfg);
+    static const char *const wrong[] = {
+        "[model x]\ncolour = 1\n",     "[model x]\ncontext = many\n",
+        "[model x]\nname = y\n",       "[model a b]\ncontext = 1\n",
+        "[model ]\ncontext = 1\n",     "[model x]\nkv_memory_mb = -1\n",
+        "[model x]\nserver_port = 1\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(read_text(&cfg, wrong[i]), GS_ERR_INVALID);
+        gs_config_deinit(&cfg);
+    }
+}
+
 /* ---- Allocation failures ------------------------------------------------------------------- */
 
 static void test_out_of_memory(void **state) {
@@ -773,6 +809,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_table),
         TEST(test_defaults),
+        TEST(test_models),
         TEST(test_enums),
         TEST(test_numbers),
         TEST(test_float),
