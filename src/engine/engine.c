@@ -290,7 +290,7 @@ static void take_view(const gs_engine *e, gs_engine_view *v) {
     gs_slo_config slo;
     const gs_lane *l = e->lanes[v->lane >= 0 && v->lane < GS_ENGINE_LANES ? v->lane : 0];
     if (!l)
-        l = e->lanes[0];
+        l = e->active[0]; /* the first one stays */
     gs_kv_get_stats(l->kv, &v->kv);
     if (v->n_kv_blocks == v->kv.n_blocks)
         gs_kv_map(l->kv, v->kv_map);
