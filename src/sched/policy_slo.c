@@ -6,7 +6,8 @@
  *   3. the horizon: when the step has to end    (Sarathi-Serve's budget, OSDI'24, from a fitted
  *                                                model and the tightest slack as in Niyama)
  *   4. prompts, by slack of their class, then by the persons' counters (VTC, OSDI'24)
- *   5. background in what is left               (HyGen, NeurIPS'25), never less than its floor
+ *   5. background in what is left               (HyGen, NeurIPS'25), never less than its floor;
+ *      beside a stream in its steps, or in slices between them
  *   6. safepoints: a background step gives way between layers (ConServe, ICML'26)
  *
  * If nothing can be planned although something may run, first come, first served takes over for
@@ -25,6 +26,7 @@
 #define GRACE_NS     1e9   /* until a person with few requests has used so much more */
 #define HEAVY_TURN   16    /* every so many steps a heavy person's prompt gets a tile anyway */
 #define STAY_NS      0.5e9 /* a prompt in progress stays before one of a counter this much lower */
+#define FINE_TILES   4     /* in steps of fewer tiles chunks are cut to the token */
 #define PACE_CHUNK   128   /* prompts are priced in chunks of this size */
 
 static size_t slo_state_bytes(const gs_sched_config *cfg) {
@@ -46,6 +48,10 @@ static void slo_init(gs_sched *s) {
 /* The part of a stream's slack that a step is planned to fill: predictions are off by 10 to 30 %,
  * and the token still has to leave the house. */
 #define HORIZON_PART 0.70
+
+#define SLICE_PART   12  /* a layer takes at most this part of a slice */
+#define LOOK_AHEAD   64  /* texts of a person that are sorted by length */
+#define LOOK_CAP_NS  1e9 /* after which nobody is passed any more for his length */
 
 /* ---- 1 to 3: streams, targets, horizon --------------------------------------------------------*/
 
@@ -113,14 +119,15 @@ static void find_heavy(slo_step *t) {
 /* One pass over who is there: streams, persons, and whether anybody waits for a first token. */
 static void look(slo_step *t) {
     gs_sched *s = t->s;
-    gs_cost_step streams = {0};
+    gs_cost_step *const streams = &t->streams_x;
     slo_begin(s);
     for (gs_sched_seq *q = s->running.head; q; q = q->next) {
         if (q->paused)
             continue;
         if (is_stream(s, q)) {
-            gs_cost_step_add(&streams, 1, q->n_computed, true, true);
+            gs_cost_step_add(streams, 1, q->n_computed, true, true);
             t->streams = true;
+            t->shown_ns = q->last_token_ns > t->shown_ns ? q->last_token_ns : t->shown_ns;
         } else if (slo_interactive(s, q)) {
             t->first_waits = true;
         }
@@ -132,7 +139,7 @@ static void look(slo_step *t) {
             slo_person_of(s, q)->n_wanted++;
         }
     find_heavy(t);
-    t->streams_ns = gs_cost_predict(&s->cost, &streams);
+    t->streams_ns = gs_cost_predict(&s->cost, streams);
     t->token_ns = gs_cost_prefill(&s->cost, 0, PACE_CHUNK, PACE_CHUNK) / PACE_CHUNK;
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
         s->stats.effective_tpot_ns[c] = tpot_of(t, (gs_class)c);
@@ -277,6 +284,11 @@ static int order_classes(slo_step *t, class_need out[GS_CLASS_COUNT]) {
     return n;
 }
 
+/* Among one person's: texts to embed by length as far as mark_lengths says, else by arrival. */
+static bool comes_before(const gs_sched_seq *q, const gs_sched_seq *than) {
+    return q->place != than->place ? q->place < than->place : q->ordinal < than->ordinal;
+}
+
 /* Inside a class: lowest counter first, then arrival. A prompt in progress has a head start, so
  * that two persons' prompts do not take turns and both end late. */
 static gs_sched_seq *best_candidate(const slo_step *t, int cls, bool background) {
@@ -296,7 +308,7 @@ static gs_sched_seq *best_candidate(const slo_step *t, int cls, bool background)
             /* Background with a deadline that presses goes before all counters. */
             if (background && q->d.deadline_ns > 0 && slack_of(t, q) < 2.0 * work_of(t, q) + 2e9)
                 key -= 1e18;
-            if (!best || key < best_key || (key <= best_key && q->ordinal < best->ordinal)) {
+            if (!best || key < best_key || (key <= best_key && comes_before(q, best))) {
                 best = q;
                 best_key = key;
             }
@@ -305,7 +317,7 @@ static gs_sched_seq *best_candidate(const slo_step *t, int cls, bool background)
 }
 
 /* The largest chunk from pos on, at most n_max tokens, with which the step ends by bound_ns: all,
- * or a multiple of the kernel's tile where prompts may be cut. */
+ * or where prompts may be cut a multiple of the kernel's tile, in steps that hold some of them. */
 static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, bool samples,
                    double bound_ns) {
     const gs_sched *s = t->s;
@@ -329,7 +341,15 @@ static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, 
         else
             high = mid - 1;
     }
-    return low * tile;
+    int32_t n = low * tile;
+    /* Where all are a few, a part of one is much. */
+    for (int32_t end = n + tile < n_all ? n + tile : n_all; t->x.n_tokens + n < FINE_TILES * tile && n < end; n++) {
+        x = t->x;
+        gs_cost_step_add(&x, n + 1, pos, false, false);
+        if (gs_cost_predict(&s->cost, &x) > bound_ns)
+            break;
+    }
+    return n;
 }
 
 /* One candidate's chunk. False: the step is full for this bound. */
@@ -461,20 +481,61 @@ static gs_sched_seq *oldest_row(const slo_step *t) {
     return best;
 }
 
-static void fill_background(slo_step *t, double bound_ns, bool at_least_a_tile) {
+/*
+ * Short texts first: a step then holds as many as it can, and who has few words waits for few. Only
+ * the oldest LOOK_AHEAD of a person are looked at, and who was passed LOOK_CAP_NS ago is passed no
+ * more: that is the most that anybody waits because of his length.
+ */
+static void mark_lengths(slo_step *t) {
+    gs_sched *s = t->s;
+    for (uint32_t i = 0; i < t->p->n_persons; i++)
+        t->p->persons[i].n_looked = 0;
+    for (gs_sched_seq *q = s->waiting.head; q; q = q->next) {
+        const bool passed = q->passed_ns > 0 && t->now_ns - q->passed_ns >= LOOK_CAP_NS;
+        q->place = 0;
+        if (slo_interactive(s, q) || !q->d.prefill_only || passed)
+            continue;
+        q->place = slo_person_of(s, q)->n_looked++ < LOOK_AHEAD ? gs_sched_n_known(q) : INT32_MAX;
+    }
+}
+
+/* Who of a person's waits although a later one of the same person does not. */
+static void mark_passed(slo_step *t) {
+    gs_sched *s = t->s;
+    for (uint32_t i = 0; i < t->p->n_persons; i++)
+        t->p->persons[i].last_ordinal = 0;
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        const gs_sched_seq *q = s->planned[i];
+        slo_person *u = slo_person_of(s, q);
+        if (q->place > 0 && q->ordinal > u->last_ordinal)
+            u->last_ordinal = q->ordinal;
+    }
+    for (gs_sched_seq *q = s->waiting.head; q; q = q->next)
+        if (q->place > 0 && q->passed_ns == 0 && q->ordinal < slo_person_of(s, q)->last_ordinal)
+            q->passed_ns = t->now_ns > 0 ? t->now_ns : 1;
+}
+
+static void fill_rows(slo_step *t, double bound_ns, bool at_least_one) {
     gs_sched *s = t->s;
     gs_sched_seq *q;
     while (gs_sched_core_budget(s) > 0 && (q = oldest_row(t))) {
         gs_cost_step x = t->x;
         gs_cost_step_add(&x, 1, q->n_computed, true, true);
-        if (gs_cost_predict(&s->cost, &x) > bound_ns && (s->plan.n_items > 0 || !at_least_a_tile))
+        if (gs_cost_predict(&s->cost, &x) > bound_ns && (s->plan.n_items > 0 || !at_least_one))
             break;
         q->tried = s->last_plan;
         slo_extend(t, q, 1);
     }
+}
+
+static void fill_prompts(slo_step *t, double bound_ns, bool at_least_a_tile) {
+    gs_sched *s = t->s;
+    gs_sched_seq *q;
+    mark_lengths(t);
     while (gs_sched_core_budget(s) > 0 && (q = best_candidate(t, -1, true)))
         if (!plan_chunk(t, q, bound_ns, at_least_a_tile))
             break;
+    mark_passed(t);
 }
 
 /* Time of a step from which on more tokens hardly make each one cheaper. */
@@ -516,7 +577,86 @@ static void plan_background_alone(slo_step *t) {
     if (s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS))
         bound = slo_max(room, slo_min(efficient_ns(s), room * s->cfg.n_layers));
     t->limit_ns = slo_min(own_step_bound(t), bound);
-    fill_background(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
+    fill_rows(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
+    fill_prompts(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
+}
+
+/* ---- background between two tokens ------------------------------------------------------------*/
+
+/*
+ * Beside streams, background prompts ride in the streams' steps, or get slices: steps of their own
+ * that begin after the streams' tokens and give way between two layers in time for the next ones.
+ * Riding reads the weights once for both. But it needs a prediction to be right, so it is planned
+ * for a part of the gap only; a slice takes all of it, and its step may have any size, as it goes
+ * on after the next tokens. Which one computes more depends on the machine and the model.
+ */
+
+/* Riding: the step's end, when the streams alone take own_ns. */
+static double riding_bound(double own_ns, double grown_ns) {
+    return own_ns + HORIZON_PART * (grown_ns - own_ns);
+}
+
+/* A step that is cut into slices of room_ns. */
+static double sliced_bound(const slo_step *t, double room_ns) {
+    return slo_max(room_ns, slo_min(efficient_ns(t->s), t->s->cfg.n_layers * room_ns / SLICE_PART));
+}
+
+/* Tokens a second of one text without end. */
+static double rate_of(const slo_step *t, const gs_cost_step *streams, double bound_ns) {
+    slo_step alone = {.s = t->s, .p = t->p, .x = *streams};
+    const int32_t most = t->s->cfg.max_batch_tokens - streams->n_tokens;
+    const int32_t n = fit(&alone, 0, INT32_MAX / 2, most, false, bound_ns);
+    if (n < 1)
+        return 0.0;
+    gs_cost_step_add(&alone.x, n, 0, false, false);
+    return n / gs_cost_predict(&t->s->cost, &alone.x);
+}
+
+static bool slices_pay(const slo_step *t, double grown_ns) {
+    const gs_cost_step none = {0};
+    const double room = grown_ns - t->streams_ns;
+    const double riding = rate_of(t, &t->streams_x, riding_bound(t->streams_ns, grown_ns));
+    return rate_of(t, &none, sliced_bound(t, room)) * room / grown_ns > riding;
+}
+
+/* By when a slice has to give way. */
+static int64_t slice_until(const slo_step *t, double grown_ns) {
+    int64_t until_ns = t->shown_ns + (int64_t)(grown_ns - t->streams_ns);
+    for (const gs_sched_seq *q = t->s->running.head; q; q = q->next) {
+        bool ahead;
+        if (!is_stream(t->s, q))
+            continue;
+        const int64_t start_ns = next_due(t, q, &ahead) - (int64_t)t->streams_ns;
+        until_ns = start_ns < until_ns ? start_ns : until_ns;
+    }
+    return until_ns;
+}
+
+/* Plans a slice, or with t->sliced says that background prompts wait for the next one. */
+static void plan_slice(slo_step *t) {
+    gs_sched *s = t->s;
+    const double grown = slo_background_bound(s, t->streams_ns);
+    if (!t->streams || t->first_waits || t->background_held || s->outside.busy ||
+        s->cfg.n_layers < 2 || !s->slo.safepoints || !slo_rule(s, GS_RULE_SAFEPOINTS) ||
+        !slo_rule(s, GS_RULE_CLASSES) || !slo_rule(s, GS_RULE_HORIZON))
+        return;
+    const bool goes_on = s->parked.n_items > 0;
+    if (!goes_on && (!best_candidate(t, -1, true) || !slices_pay(t, grown)))
+        return;
+    t->sliced = true;
+    t->until_ns = slice_until(t, grown);
+    const double whole = sliced_bound(t, grown - t->streams_ns);
+    /* Giving way at the nearest layer, not at the last one before, loses nothing on average. */
+    const double layer = whole / s->cfg.n_layers;
+    if ((double)(t->until_ns - t->now_ns) < layer)
+        return;
+    t->until_ns += (int64_t)(0.5 * layer);
+    if (goes_on) {
+        gs_sched_core_resume(s);
+        return;
+    }
+    t->horizon_ns = INFINITY;
+    fill_prompts(t, whole, true);
 }
 
 static void plan_background(slo_step *t) {
@@ -530,12 +670,14 @@ static void plan_background(slo_step *t) {
     const double own = gs_cost_predict(&s->cost, &t->x);
     const double others = (double)s->outside.streams_ns;
     const double grown = slo_background_bound(s, own + others) - others;
-    double bound = slo_min(t->horizon_ns, grown);
+    double bound = slo_min(t->horizon_ns, riding_bound(own, grown));
     if (t->owed_ns > 0) /* below its floor it is not asked whether it fits */
         bound = slo_max(bound, own + slo_min((double)t->owed_ns, (double)s->slo.background_gap_ns));
     if (!slo_rule(s, GS_RULE_HORIZON))
         bound = INFINITY;
-    fill_background(t, bound, t->owed_ns > 0);
+    fill_rows(t, bound, t->owed_ns > 0);
+    if (!t->sliced)
+        fill_prompts(t, bound, t->owed_ns > 0);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------*/
@@ -567,6 +709,13 @@ static void slo_build(slo_step *t) {
     int64_t wake_ns = GS_NEVER_NS;
     look(t);
     t->held = slo_windows(t, &wake_ns);
+    plan_slice(t);
+    if (s->plan.n_items > 0) {
+        s->plan.limit_ns = t->until_ns - t->now_ns;
+        if (!s->plan.resume)
+            give_reasons(t, NULL, 0);
+        return;
+    }
     plan_streams(t);
     const int n_need = plan_prompts(t, need);
     plan_background(t);
@@ -605,6 +754,7 @@ static slo_step step_at(gs_sched *s, int64_t now_ns) {
                       .p = p,
                       .now_ns = now_ns,
                       .owed_ns = slo_background_owed(s, now_ns),
+                      .until_ns = s->outside.background_until_ns,
                       .background_held =
                           s->slo.background_paused || now_ns < p->accounts->rest_until_ns};
 }
@@ -622,7 +772,7 @@ static void slo_plan(gs_sched *s, int64_t now_ns) {
                         s->parked.n_items == 0 && !(aged && t.owed_ns > 0 && alone) &&
                         only_background(&s->plan);
     if (s->plan.may_yield)
-        s->plan.yield_ns = s->outside.background_until_ns;
+        s->plan.yield_ns = t.until_ns;
     if (s->plan.n_items > 0 && !s->plan.resume)
         slo_weigh_items(s);
 }

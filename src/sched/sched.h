@@ -64,7 +64,7 @@ typedef struct gs_person_config {
 /* Of the "slo" policy beside the classes. */
 typedef struct gs_slo_config {
     double background_floor;      /* device time background gets on a busy machine, of 10 s */
-    double background_stretch;    /* background may make an interactive step this much longer */
+    double background_stretch;    /* background may make a stream's gap this much longer */
     int64_t background_gap_ns;    /* or this long at least */
     bool background_paused;       /* its schedule says no: quiet hours */
     double background_share;      /* device time it gets at most, idle machine or not: after a step

@@ -33,13 +33,15 @@ struct gs_sched_seq {
     int32_t n_high;     /* most positions ever computed: below it, work is recomputed */
     int32_t n_cached;   /* at first admission */
     int32_t n_preempted;
-    bool admitted;  /* has run before */
-    bool cancelled; /* between plan and commit: ends at commit */
-    bool parked;    /* in the suspended step: runs, but takes no other part */
-    bool paused;    /* not planned, and the first to give its blocks or seat away */
-    bool relegated; /* policy's: will miss its first-token target anyway */
-    int32_t n_peek; /* prompt tokens in the prefix cache when it came */
-    uint64_t tried; /* policy's: last step in which it was considered */
+    bool admitted;     /* has run before */
+    bool cancelled;    /* between plan and commit: ends at commit */
+    bool parked;       /* in the suspended step: runs, but takes no other part */
+    bool paused;       /* not planned, and the first to give its blocks or seat away */
+    bool relegated;    /* policy's: will miss its first-token target anyway */
+    int32_t n_peek;    /* prompt tokens in the prefix cache when it came */
+    int32_t place;     /* policy's: of a waiting text among its person's; 0: by arrival alone */
+    int64_t passed_ns; /* policy's: when a shorter, later text was first taken before it; 0 */
+    uint64_t tried;    /* policy's: last step in which it was considered */
     int64_t submit_ns;
     int64_t last_token_ns; /* 0: none yet */
     int64_t look_ns;       /* waiting time is accounted until here */

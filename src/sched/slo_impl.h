@@ -15,12 +15,14 @@ typedef struct slo_person {
     bool own;
     double counter_ns; /* weighted device time, lifted on return (VTC) */
     int64_t charged_ns;
-    double output_tokens; /* moving average of answers' length */
-    int32_t n_live;       /* waiting and running */
-    int32_t n_paused;     /* of them */
-    int32_t n_running;    /* while a step is built */
-    int32_t n_wanted;     /* interactive streams and waiting ones; while building */
-    uint64_t passed_over; /* step in which no more of this person is asked */
+    double output_tokens;  /* moving average of answers' length */
+    int32_t n_live;        /* waiting and running */
+    int32_t n_paused;      /* of them */
+    int32_t n_running;     /* while a step is built */
+    int32_t n_wanted;      /* interactive streams and waiting ones; while building */
+    uint64_t passed_over;  /* step in which no more of this person is asked */
+    int32_t n_looked;      /* waiting texts that may be sorted by length; while building */
+    uint64_t last_ordinal; /* latest of them that is in the step; while building */
     int64_t day_began_ns, day_ns;
 } slo_person;
 
@@ -83,6 +85,10 @@ typedef struct slo_step {
     double light_ns;         /* T of the streams of persons who are not heavy; 0: none */
     uint32_t held;           /* classes whose newcomers are held: bit per class */
     uint32_t seats_full;     /* classes without a free seat */
+    gs_cost_step streams_x;  /* all interactive streams alone */
+    int64_t shown_ns;        /* the newest token of one of them; 0: none */
+    int64_t until_ns;        /* background alone ends or gives way by then */
+    bool sliced;             /* background prompts have slices between the streams' steps */
     int64_t owed_ns;         /* to background */
     bool background_held;    /* by its schedule, or it rests */
     bool kv_blocked;         /* a newcomer waits for blocks: worse ones don't pass it */

@@ -305,6 +305,86 @@ static void test_chunks_end_before_the_next_token(void **state) {
     stop(f);
 }
 
+/* Whole texts: as many short ones as a step holds, the long one in a step of its own; one that was
+ * passed for a second is passed no more. */
+static void test_texts_by_length(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->cfg.whole_prompts = true;
+    f->cfg.max_batch_tokens = 100;
+    f->cfg.prefill_chunk = 32;
+    f->classes[GS_CLASS_BACKGROUND].window_max_ns = 0;
+    start(f);
+    submit(f, 1, GS_CLASS_BACKGROUND, 100, 0);
+    submit(f, 2, GS_CLASS_BACKGROUND, 50, 0);
+    submit(f, 3, GS_CLASS_BACKGROUND, 20, 0);
+    submit(f, 4, GS_CLASS_BACKGROUND, 40, 0);
+    assert_int_equal(plan(f), 2);
+    assert_true(item_of(f, 3) && item_of(f, 4));
+    commit(f, 300 * MS);
+    submit(f, 5, GS_CLASS_BACKGROUND, 10, 0);
+    assert_int_equal(plan(f), 2);
+    assert_true(item_of(f, 5) && item_of(f, 2));
+    commit(f, 800 * MS);
+    submit(f, 6, GS_CLASS_BACKGROUND, 10, 0);
+    assert_int_equal(plan(f), 1);
+    assert_int_equal(item_of(f, 1)->n_tokens, 100);
+    commit(f, 100 * MS);
+    assert_int_equal(plan(f), 1);
+    assert_non_null(item_of(f, 6));
+    commit(f, MS);
+    stop(f);
+}
+
+/* Slices of background between a stream's tokens: the stream's step begins in time whatever the
+ * slice has come to, and the slice goes on after it. */
+static void test_slices_between_tokens(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->cfg.n_layers = 30;
+    f->cost.knot_ns[0] = 2.5e6; /* small batches are dear: riding in the stream's step pays less */
+    f->cost.knot_ns[1] = 3.4e6;
+    f->cost.knot_ns[2] = 4e6;
+    f->cost.knot_ns[3] = 9e6;
+    f->cost.knot_ns[4] = 16e6;
+    f->cost.knot_ns[5] = 25e6;
+    f->cost.knot_ns[6] = 42e6;
+    f->cost.knot_ns[7] = 81e6;
+    start(f);
+    submit(f, 1, GS_CLASS_CHAT, 40, 100);
+    while (!item_of(f, 1) || item_of(f, 1)->prefill)
+        step(f);
+    for (gs_seq_id id = 2; id < 8; id++)
+        submit(f, id, GS_CLASS_BACKGROUND, 60, 0);
+    bool resumed = false, streamed = false;
+    for (int i = 0; i < 40 && !(resumed && streamed); i++) {
+        assert_true(plan(f) > 0);
+        if (item_of(f, 1)) {
+            streamed = true;
+            for (int32_t k = 0; k < f->plan.n_items; k++)
+                assert_true(!f->plan.items[k].prefill); /* they have slices: nobody rides */
+            commit(f, predicted(f));
+            continue;
+        }
+        assert_true(f->plan.may_yield);
+        resumed |= f->plan.resume;
+        const int64_t began_ns = f->now_ns, layer_ns = predicted(f) / 30;
+        int n = 0;
+        do
+            f->now_ns += 2 * layer_ns; /* twice as slow as predicted */
+        while (++n < 30 && !gs_sched_should_yield(f->s, f->now_ns));
+        if (n == 30) {
+            commit(f, 0);
+            continue;
+        }
+        assert_true(f->now_ns - began_ns <= f->slo.background_gap_ns + 2 * layer_ns);
+        gs_sched_suspend(f->s, &f->plan, f->now_ns - began_ns, f->now_ns);
+        check(f);
+    }
+    assert_true(resumed && streamed);
+    stop(f);
+}
+
 static void test_voice_goes_before_documents(void **state) {
     (void)state;
     fixture *f = make();
@@ -746,6 +826,8 @@ int main(void) {
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_bad_settings),
         cmocka_unit_test(test_chunks_end_before_the_next_token),
+        cmocka_unit_test(test_texts_by_length),
+        cmocka_unit_test(test_slices_between_tokens),
         cmocka_unit_test(test_voice_goes_before_documents),
         cmocka_unit_test(test_relegation),
         cmocka_unit_test(test_background_stretches_little),

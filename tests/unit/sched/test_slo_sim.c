@@ -267,6 +267,89 @@ static void test_embedding_burst(void **state) {
     assert_int_equal(h->rep.cls[GS_CLASS_BACKGROUND].n_done, 300);
 }
 
+/* Prompt tokens a second beside one stream when each step takes exactly as long as is allowed. */
+static double allowed(const gs_cost *c, double bound_ns) {
+    int n = 0;
+    gs_cost_step x;
+    for (;; n++) {
+        x = (gs_cost_step){0};
+        gs_cost_step_add(&x, 1, 600, true, true); /* halfway through the backlog */
+        gs_cost_step_add(&x, n + 1, 0, false, false);
+        if (gs_cost_predict(c, &x) > bound_ns)
+            break;
+    }
+    gs_cost_step_sub(&x, 1, 0, false, false);
+    return n * 1e9 / gs_cost_predict(c, &x);
+}
+
+/* The figures of a real machine, whose small batches are dear. */
+static const gs_cost measured = {
+    .knot_ns = {2.49e6, 3.35e6, 4.05e6, 6.8e6, 12.6e6, 22.7e6, 41.9e6, 81e6, 159e6, 316e6},
+    .decode_ctx_ns = 2544,
+    .prefill_ns = 442,
+    .logit_ns = 9.5e5,
+    .sample_ns = 1.06e5};
+
+/* 300 texts of 40 tokens beside one stream: it does not feel them, and they get what that leaves,
+ * also where steps take a quarter more or less than predicted, and one of 200 far more. */
+static void test_backlog_beside_a_stream(void **state) {
+    for (int i = 0; i < 4; i++) {
+        home *h = begin(state, "xeon2-135m", &gs_policy_slo);
+        if (i % 2)
+            h->cfg.device.cost = measured;
+        const double most = allowed(&h->cfg.device.cost, 25e6);
+        h->cfg.device.noise = i < 2 ? 0.05 : 0.25;
+        h->cfg.device.slow_rate = i < 2 ? 0.0 : 0.005;
+        h->cfg.model_error = 1.2;
+        add(h, 0, GS_CLASS_CHAT, 1, 60, 2500);
+        for (int k = 0; k < 300; k++)
+            add(h, S, GS_CLASS_BACKGROUND, 5, 40, 0)->n_texts = 1;
+        run(h);
+        int64_t end_ns = 0;
+        for (int k = 1; k <= 300; k++)
+            if (gs_sim_outcomes(h->m)[k].end_ns > end_ns)
+                end_ns = gs_sim_outcomes(h->m)[k].end_ns;
+        const double rate = 300 * 40 * 1e9 / (double)(end_ns - S);
+        const double gap = ms(h->rep.cls[GS_CLASS_CHAT].gap_p99_ns);
+        print_message("backlog beside a stream: gap p99 %.1f ms, %.0f tokens/s, %.2f of what the "
+                      "model allows, %llu slices\n",
+                      gap, rate, rate / most, (unsigned long long)h->rep.stats.suspensions);
+        assert_true(gap <= 25.0);
+        assert_true(rate >= (i < 2 ? 0.9 : 0.85) * most);
+    }
+}
+
+/* Two persons' texts, of one ten times as long and fewer: each gets half of the device. */
+static void test_two_backlogs_of_texts(void **state) {
+    home *h = begin(state, "xeon2-135m", &gs_policy_slo);
+    for (int i = 0; i < 4000; i++)
+        add(h, 0, GS_CLASS_BACKGROUND, 4, 20 + i % 7, 0)->n_texts = 1;
+    for (int i = 0; i < 400; i++)
+        add(h, 0, GS_CLASS_BACKGROUND, 5, 200 + i % 7, 0)->n_texts = 1;
+    h->cfg.end_ns = 20 * S;
+    run(h);
+    const double a = (double)gs_sim_charged(h->m, 4), b = (double)gs_sim_charged(h->m, 5);
+    print_message("two backlogs of texts: %.2f and %.2f s\n", a / 1e9, b / 1e9);
+    assert_true(fabs(a - b) < 0.05 * (a + b));
+    assert_true(a + b > 0.98 * 20e9);
+}
+
+/* Short texts that keep coming do not keep a long one of the same person waiting. */
+static void test_a_long_text_among_short_ones(void **state) {
+    home *h = begin(state, "xeon2-135m", &gs_policy_slo);
+    add(h, 0, GS_CLASS_BACKGROUND, 4, 20, 0)->n_texts = 40; /* so that there is a queue */
+    add(h, MS, GS_CLASS_BACKGROUND, 4, 500, 0)->n_texts = 1;
+    for (int i = 0; i < 6000; i++) /* more than the machine can do */
+        add(h, 2 * MS + i * MS, GS_CLASS_BACKGROUND, 4, 20, 0)->n_texts = 2;
+    h->cfg.end_ns = 8 * S;
+    run(h);
+    const gs_sim_outcome *o = &gs_sim_outcomes(h->m)[1];
+    print_message("a long text among short ones: %.0f ms\n", ms(o->end_ns - o->start_ns));
+    assert_int_equal(o->state, GS_SIM_DONE);
+    assert_true(o->end_ns - o->start_ns > 500 * MS); /* it was passed */
+    assert_true(o->end_ns - o->start_ns < 2 * S);    /* but not for longer than a second */
+}
+
 /* A target that the machine can't meet must not paralyse it. */
 static void test_target_out_of_reach(void **state) {
     double rate[2];
@@ -401,6 +484,9 @@ int main(void) {
         T(test_stream_under_a_document),
         T(test_voice_beside_background),
         T(test_embedding_burst),
+        T(test_backlog_beside_a_stream),
+        T(test_two_backlogs_of_texts),
+        T(test_a_long_text_among_short_ones),
         T(test_target_out_of_reach),
         T(test_background_floor),
         T(test_paused_background_waits),
