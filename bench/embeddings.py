@@ -86,7 +86,7 @@ def server(command):
 
 
 def post(port, texts):
-    body = json.dumps({"input": texts, "model": "minilm"}).encode()
+    body = json.dumps({"input": texts}).encode()
     r = urllib.request.Request(f"http://127.0.0.1:{port}/v1/embeddings", body,
                                {"Content-Type": "application/json"})
     with urllib.request.urlopen(r) as f:
