@@ -220,13 +220,21 @@ static void scale_cost(gs_cost *c, double by) {
         *v[i] *= by;
 }
 
+/* On any of the machines there are to choose from, which is their axis, the last one. */
 static int class_holds(gs_tuner *t, const gs_tune_point *p, int cls, bool *out) {
-    gs_tune_sight s;
+    gs_tune_point q = *p;
+    int rc = 0;
+    *out = false;
     memset(t->only, 0, sizeof t->only);
     t->only[cls] = t->only_some = true;
-    const int rc = gs_tuner_see(t, p, LOW_LOAD, 0, &s);
+    for (int v = 0; v < t->n_variants && rc == 0; v++) {
+        gs_tune_sight s;
+        if (t->n_variants > 1)
+            q.choice[t->n_axes - 1] = (uint8_t)v;
+        rc = gs_tuner_see(t, &q, LOW_LOAD, 0, &s);
+        *out |= s.look.margin > 0;
+    }
     t->only_some = false;
-    *out = s.look.margin > 0;
     return rc;
 }
 

@@ -26,9 +26,12 @@ def evening(name="tune-evening.jsonl", *args):
 class Search(unittest.TestCase):
     def test_finds_and_explains(self):
         out, conf, page = (harness.TMP / n for n in ("tune.json", "tuned.conf", "tune.html"))
-        text = tune("--trace", evening(), "--device", "xeon2-1.5b", "--device", "desktop16-1.5b",
-                    "--candidates", "32", "--seeds", "2", "--out", str(out), "--config-out",
-                    str(conf), "--report", str(page))
+        # So many that they do stand in each other's way.
+        trace = evening("tune-busy.jsonl", "--duration", "300", "--scale", "30",
+                        "--no-embeddings", "--only", "chat", "--only", "voice")
+        search = ("--trace", trace, "--device", "xeon2-1.5b", "--device", "desktop16-1.5b",
+                  "--candidates", "8", "--rounds", "1", "--seeds", "1")
+        text = tune(*search, "--out", str(out), "--config-out", str(conf), "--report", str(page))
         got = json.loads(out.read_text())
         self.assertIn("This machine carries", text)
         self.assertIn("with 90 % confidence", text)
@@ -51,8 +54,7 @@ class Search(unittest.TestCase):
         self.assertNotIn("<script", html)
         # The same again is the same.
         again = harness.TMP / "again.json"
-        tune("--trace", evening(), "--device", "xeon2-1.5b", "--device", "desktop16-1.5b",
-             "--candidates", "32", "--seeds", "2", "--out", str(again))
+        tune(*search, "--out", str(again))
         second = json.loads(again.read_text())
         self.assertEqual(second["settings"], got["settings"])
         # The server shows what was left in its state folder.
