@@ -158,6 +158,8 @@ export const bytes = (n) => (n >= 1e9 ? `${num(n / 1e9, 1)} GB` : `${num(n / 1e6
 
 export const className = (c) => (has(`class.${c}`) ? t(`class.${c}`) : String(c));
 
+export const isDark = () => (kept.get("theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
 /* ---- Colours for canvases, as the style sheets have them ---- */
 
 export function colour(variable) {

@@ -1,6 +1,6 @@
 /* Fills for canvases: a colour for the class, a pattern for the phase, so that neither colour-blind
  * eyes nor a grey print lose what is what. */
-import {colour} from "./base.js";
+import {colour, isDark} from "./base.js";
 
 export const CLASSES = ["voice", "chat", "completion", "document", "utility", "background"];
 const SIZE = 6;
@@ -44,10 +44,11 @@ export function pattern(g, base, kind) {
   return cache.get(name);
 }
 
-/* Some colours that can be told apart, for persons: the same name, the same colour. */
-const PEOPLE = ["voice", "chat", "document", "completion", "utility"];
+/* Persons in the order in which they appear, each as far from the last as the circle of hues lets. */
+const people = [];
 export function personColour(name) {
-  let hash = 7;
-  for (const ch of name ?? "") hash = (hash * 31 + ch.codePointAt(0)) >>> 0;
-  return colour(`--c-${PEOPLE[hash % PEOPLE.length]}`);
+  let i = people.indexOf(name ?? "");
+  if (i < 0) i = people.push(name ?? "") - 1;
+  const hue = (45 + i * 137.5) % 360;
+  return isDark() ? `oklch(0.76 0.13 ${hue})` : `oklch(0.56 0.15 ${hue})`;
 }

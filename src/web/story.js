@@ -73,7 +73,7 @@ function company(r) {
 
 function facts(r) {
   const rows = [
-    ["col.state", className(r.class)],
+    ["chat.class", className(r.class)],
     ["story.prompt", t("story.prompt_of", {n: num(r.prompt_tokens), cached: num(r.cached_tokens)})],
     ["story.answer", t("queue.tokens", {n: num(r.output_tokens), max: num(r.max_output_tokens)})],
     ["story.chunks", num(r.chunks)],
