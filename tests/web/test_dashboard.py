@@ -147,6 +147,20 @@ class Targets(browser.PageTest):
     def tearDownClass(cls):
         cls.server.stop()
 
+    def test_distributions_are_those_of_metrics(self):
+        for _ in range(7):
+            self.server.complete("a question", 5)
+        text = self.server.get("/metrics").text
+        count = int(re.search(r'time_to_first_token_seconds_count\{[^}]*class="chat"[^}]*\} (\d+)',
+                              text).group(1))
+        with self.visit(self.server) as v:
+            v.wait_live()
+            v.view("targets")
+            label = "#target-classes article:has(.c-chat) .hist >> nth=0"
+            v.page.wait_for_selector(label)
+            said = v.page.get_attribute(label, "aria-label")
+            self.assertEqual(said, f"{count} of {count} within 2 s")
+
     def test_the_trade_off_and_the_past(self):
         curve = [{"load": n, "tokens_per_s": 50 * n, "ttft_p95_ms": 100 * n * n, "itl_p95_ms": 20,
                   "holds": n < 4} for n in range(1, 6)]
@@ -274,7 +288,7 @@ class Family(browser.PageTest):
             with open(harness.TMP / "drive.log", "wb") as log:
                 drive = subprocess.Popen(
                     [sys.executable, family / "drive.py", "--url", f"http://127.0.0.1:{server.port}/v1",
-                     "--model", name, "--trace", trace, "--speed", "60", "--time-limit", "10",
+                     "--model", name, "--trace", trace, "--speed", "60", "--time-limit", "8",
                      "--ignore-eos", "--no-warm-up", "--class-header", "X-Gamasot-Class"],
                     stdout=log, stderr=log)
             try:
