@@ -5,8 +5,21 @@ import {largestCause} from "./sentence.js";
 
 const SLOW_MS = 300; /* a wait that nobody feels is none */
 
-/* Parts of its time: [{kind, label, ms}] in the order in which they happened. */
+/* What the server's timeline calls its work; everything else in it is a wait. */
+const WORK = {prefill: {kind: "read", label: "story.read"}, embed: {kind: "read", label: "phase.embed"},
+  decode: {kind: "write", label: "story.write"}};
+
+function ofTimeline(timeline) {
+  return timeline.slice(0, -1).map(({at_ms, what}, i) => {
+    const work = WORK[what];
+    return {ms: timeline[i + 1].at_ms - at_ms, kind: work?.kind ?? `w-${what}`, label: work ? t(work.label) : t(`reason.${what}`)};
+  }).filter((p) => p.ms > 0);
+}
+
+/* Parts of its time: [{kind, label, ms}] in the order in which they happened; where the server keeps no
+ * timeline, sums. */
 export function parts(r) {
+  if (r.timeline?.length > 1) return ofTimeline(r.timeline);
   const out = [];
   const waits = Object.entries(r.wait_ms ?? {}).filter(([, ms]) => ms > 0);
   let queued = r.queued_ms ?? 0;
@@ -33,8 +46,9 @@ export function storySentence(r) {
 
 /* One part of the bar; the pieces in which a prompt was read are told apart by lines. */
 function partElement(p, all, chunks) {
+  const lines = p.kind === "read" ? Math.max(0, Math.min(chunks, 40) - 1) : 0;
   const el = h("span", {class: `part ${p.kind}`, title: `${p.label}: ${time(p.ms)}`},
-    ...(p.kind === "read" ? Array.from({length: Math.min(chunks, 40) - 1}, () => h("i")) : []));
+    ...Array.from({length: lines}, () => h("i")));
   el.style.flexGrow = String(Math.max(p.ms / all, 0.004));
   return el;
 }
@@ -47,13 +61,24 @@ function prediction(r, all) {
   return el;
 }
 
+/* One entry for each kind, with its time in all. */
+function summed(list) {
+  const sums = new Map();
+  for (const p of list) {
+    const had = sums.get(p.kind);
+    if (had) had.ms += p.ms;
+    else sums.set(p.kind, {...p});
+  }
+  return [...sums.values()];
+}
+
 function picture(r) {
   const list = parts(r);
   const all = list.reduce((sum, p) => sum + p.ms, 0) || 1;
   const expected = prediction(r, all);
   return h("figure", {}, h("figcaption", {}, t("story.picture")),
-    h("div", {class: "story-bar", "aria-hidden": "true"}, ...list.map((p) => partElement(p, all, r.chunks)), expected),
-    h("ol", {class: "legend"}, ...list.map((p) => h("li", {},
+    h("div", {class: "story-bar", "aria-hidden": "true"}, ...list.map((p) => partElement(p, all, r.timeline ? 1 : r.chunks)), expected),
+    h("ol", {class: "legend"}, ...summed(list).map((p) => h("li", {},
       h("span", {class: `swatch ${p.kind}`}), `${p.label} ${time(p.ms)}`)),
     expected && h("li", {}, h("span", {class: "swatch expected"}), `${t("story.predicted")} ${time(r.predicted_ttft_ms)}`)));
 }

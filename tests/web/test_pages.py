@@ -135,6 +135,14 @@ class Words(browser.PageTest):
             for key in asked:
                 self.assertIn(key, en, path.name)
 
+    def test_every_reason_of_the_scheduler_has_words(self):
+        text = (harness.ROOT / "src/sched/explain.h").read_text()
+        names = re.findall(r'X\([A-Z_]+, "(\w+)"', text.split("GS_WAIT_MAP(X)")[1].split("typedef")[0])
+        self.assertIn("kv", names)
+        for name in names:
+            self.assertIn(f"why.{name}", self.words["en"])
+            self.assertIn(f"reason.{name}", self.words["en"])
+
     def test_no_word_is_kept_for_nobody(self):
         text = "".join(p.read_text() for p in SRC.iterdir()
                        if p.suffix in (".js", ".html") and p.name != "text.js")
