@@ -477,9 +477,10 @@ static int insert_file(gs_db *db, const gs_kept_batch *b, const char *id, const 
     snprintf(name, sizeof(name), "%s_%s.jsonl", b->id, what);
     return gs_db_run(db,
                      "INSERT INTO files (id, owner, purpose, filename, bytes, created_s, "
-                     "expires_service_s) VALUES (?1, ?2, 'batch_output', ?3, ?4, ?5, ?6)",
-                     "tttiii", id, b->owner.name, name, bytes, b->now_s,
-                     b->service_s + b->limits.keep_s);
+                     "expires_s, expires_service_s) VALUES (?1, ?2, 'batch_output', ?3, ?4, ?5, "
+                     "?6, ?7)",
+                     "tttiiii", id, b->owner.name, name, bytes, b->now_s,
+                     b->now_s + b->limits.keep_s, b->service_s + b->limits.keep_s);
 }
 
 static int run_finish(gs_db *db, gs_kept_batch *b) {

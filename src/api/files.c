@@ -13,6 +13,7 @@
 static const char file_path[] = "/v1/files/{file_id}";
 
 void gs_file_write(gs_jsonw *w, const gs_call *c, sqlite3_stmt *s) {
+    (void)c;
     gs_jsonw_obj(w);
     gs_jsonw_key(w, "id");
     gs_jsonw_str(w, gs_db_text(s, 0));
@@ -23,7 +24,7 @@ void gs_file_write(gs_jsonw *w, const gs_call *c, sqlite3_stmt *s) {
     gs_jsonw_key(w, "created_at");
     gs_jsonw_int(w, sqlite3_column_int64(s, 2));
     gs_jsonw_key(w, "expires_at");
-    gs_jsonw_int(w, c->now_s + sqlite3_column_int64(s, 3) - c->service_s);
+    gs_jsonw_int(w, sqlite3_column_int64(s, 3));
     gs_jsonw_key(w, "filename");
     gs_jsonw_str(w, gs_db_text(s, 4));
     gs_jsonw_key(w, "purpose");

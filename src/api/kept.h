@@ -113,7 +113,7 @@ bool gs_kept_valid_id(const char *id, const char *prefix);
 /* ---- files.c ---- */
 extern const gs_api_part gs_api_part_files;
 void gs_file_write(gs_jsonw *w, const gs_call *c, sqlite3_stmt *s); /* of GS_FILE_COLUMNS */
-#define GS_FILE_COLUMNS "id, bytes, created_s, expires_service_s, filename, purpose, owner, seq"
+#define GS_FILE_COLUMNS "id, bytes, created_s, expires_s, filename, purpose, owner, seq"
 bool gs_download_gone(gs_kept *k, gs_http_request *rq);
 
 /* ---- upload.c ---- */

@@ -203,10 +203,10 @@ static int run_insert(gs_db *db, gs_store_job *job) {
     if (rc == 0)
         rc = gs_db_run(db,
                        "INSERT INTO files (id, owner, purpose, filename, bytes, created_s, "
-                       "expires_service_s) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                       "ttttiii", u->id, c->owner.name, u->purpose, u->filename, u->bytes, c->now_s,
-                       c->service_s + keep_s);
-    sqlite3_stmt *s;
+                       "expires_s, expires_service_s) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                       "ttttiiii", u->id, c->owner.name, u->purpose, u->filename, u->bytes,
+                       c->now_s, c->now_s + keep_s, c->service_s + keep_s);
+    sqlite3_stmt *s = NULL;
     if (rc == 0)
         rc = gs_db_query(db, &s, "SELECT " GS_FILE_COLUMNS " FROM files WHERE id = ?1", "t", u->id);
     if (rc == 0)

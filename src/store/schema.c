@@ -18,6 +18,7 @@ static const char files_and_batches[] =
     "  filename TEXT NOT NULL,"
     "  bytes INTEGER NOT NULL,"
     "  created_s INTEGER NOT NULL,"
+    "  expires_s INTEGER NOT NULL,"
     "  expires_service_s INTEGER NOT NULL);"
     "CREATE INDEX files_by_owner ON files (owner, seq);"
     "CREATE TABLE batches ("
