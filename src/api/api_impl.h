@@ -57,8 +57,8 @@ typedef struct gs_api_job gs_api_job; /* routes.c */
 /* A request whose body has been read to its route, at once or when the model that it asks for is in
  * memory. Takes rq and body. */
 void gs_api_hand_over(gs_api *a, const gs_route *route, gs_http_request *rq, json_t *body);
-typedef struct gs_api_query
-    gs_api_query; /* The route for a request that the server makes itself; NULL: there is none. */
+typedef struct gs_api_query gs_api_query; /* scheduling.c */
+/* The route for a request that the server makes itself; NULL: there is none. */
 const struct gs_route *gs_api_find_route(const char *method, const char *path);
 
 /* hours.c: when background may run. All do nothing, and say "always", without a->hours. */

@@ -49,7 +49,7 @@ int gs_hours_create(gs_api *a, char *err, size_t errlen) {
         gs_free(h);
         return gs_fail(err, errlen, rc, "background.schedule: %s", why);
     }
-    h->open = gs_schedule_is_open(&h->schedule, gs_wall_s(), gs_local_time);
+    h->open = gs_schedule_is_open(&h->schedule, gs_wall_s(), gs_wall_local);
     h->stale = true;
     a->hours = h;
     return 0;
@@ -90,7 +90,7 @@ static void schedule_of(const gs_key *k, gs_schedule *out) {
 bool gs_hours_key_open(const gs_key *k) {
     gs_schedule own;
     schedule_of(k, &own);
-    return gs_schedule_is_open(&own, gs_wall_s(), gs_local_time);
+    return gs_schedule_is_open(&own, gs_wall_s(), gs_wall_local);
 }
 
 void gs_api_apply_hours(const gs_api *a, gs_engine_settings *s) {
@@ -151,7 +151,7 @@ void gs_hours_tick(gs_api *a) {
     gs_hours *h = a->hours;
     if (!h || !a->engine || a->draining)
         return;
-    bool open = gs_schedule_is_open(&h->schedule, gs_wall_s(), gs_local_time);
+    bool open = gs_schedule_is_open(&h->schedule, gs_wall_s(), gs_wall_local);
     if (open != h->open) {
         h->open = open;
         h->stale = true;
@@ -197,8 +197,8 @@ double gs_hours_device_s(const gs_api *a, const gs_owner *o, int64_t window_s) {
         return (double)window_s;
     const int64_t now_s = gs_wall_s(), to_s = now_s + window_s;
     schedule_of(gs_api_key_named(a, o->key_name), &own);
-    double all = (double)gs_schedule_open_s(&always, &own, now_s, to_s, gs_local_time);
-    double open = (double)gs_schedule_open_s(&h->schedule, &own, now_s, to_s, gs_local_time);
+    double all = (double)gs_schedule_open_s(&always, &own, now_s, to_s, gs_wall_local);
+    double open = (double)gs_schedule_open_s(&h->schedule, &own, now_s, to_s, gs_wall_local);
     double outside = share_outside(a);
     return open * a->cfg.config->background_max_share +
            (all - open) * (outside < LEAST_SHARE ? 0.0 : outside);
@@ -211,7 +211,7 @@ const gs_cost *gs_hours_cost(const gs_api *a) {
 void gs_hours_write(const gs_api *a, gs_buf *out) {
     const gs_hours *h = a->hours;
     const gs_config *c = a->cfg.config;
-    int64_t next_s = gs_schedule_next(&h->schedule, gs_wall_s(), gs_local_time);
+    int64_t next_s = gs_schedule_next(&h->schedule, gs_wall_s(), gs_wall_local);
     gs_jsonw w;
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);

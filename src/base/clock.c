@@ -19,3 +19,12 @@ int64_t gs_wall_ms(void) {
     clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / GS_NS_PER_MS;
 }
+
+void gs_wall_local(int64_t wall_s, int *weekday, int *minute) {
+    const time_t t = (time_t)wall_s;
+    struct tm tm;
+    if (!localtime_r(&t, &tm)) /* a year that int can't hold */
+        tm = (struct tm){0};
+    *weekday = tm.tm_wday;
+    *minute = 60 * tm.tm_hour + tm.tm_min;
+}

@@ -14,5 +14,8 @@
 int64_t gs_now_ns(void); /* CLOCK_MONOTONIC */
 int64_t gs_wall_s(void); /* seconds since 1970, UTC */
 int64_t gs_wall_ms(void);
+/* What a clock on the wall shows then, in the process's time zone: weekday (0: Sunday) and minute
+ * of the day. */
+void gs_wall_local(int64_t wall_s, int *weekday, int *minute);
 
 #endif

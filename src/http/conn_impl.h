@@ -93,7 +93,7 @@ struct gs_http_request {
     bool delivered;
     bool begun;
     const char *type; /* once begun; borrowed from gs_http_begin */
-    bool raw; /* begun without chunked framing: HTTP/1.0 */
+    bool raw;         /* begun without chunked framing: HTTP/1.0 */
 };
 
 typedef struct gs_http_listener {

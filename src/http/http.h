@@ -132,8 +132,8 @@ void gs_http_reply(gs_http_request *rq, int status, const char *content_type, co
                    size_t n);
 /* content_type stays valid until rq is released. */
 void gs_http_begin(gs_http_request *rq, int status, const char *content_type);
-/* The content type of an answer that has begun; NULL: it has not. gs_http_reply with status 200 then
- * writes the body and ends it; with another one it aborts. */
+/* The content type of an answer that has begun; NULL: it has not. gs_http_reply with status 200
+ * then writes the body and ends it; with another one it aborts. */
 const char *gs_http_begun(const gs_http_request *rq);
 /* Bytes of the answer that the client has not taken yet: who streams what can also be left out
  * looks here first. */

@@ -343,7 +343,8 @@ static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, 
     }
     int32_t n = low * tile;
     /* Where all are a few, a part of one is much. */
-    for (int32_t end = n + tile < n_all ? n + tile : n_all; t->x.n_tokens + n < FINE_TILES * tile && n < end; n++) {
+    for (int32_t end = n + tile < n_all ? n + tile : n_all;
+         t->x.n_tokens + n < FINE_TILES * tile && n < end; n++) {
         x = t->x;
         gs_cost_step_add(&x, n + 1, pos, false, false);
         if (gs_cost_predict(&s->cost, &x) > bound_ns)

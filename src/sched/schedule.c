@@ -1,6 +1,5 @@
 #include "sched/schedule.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -10,12 +9,6 @@
 #define WEEK_S   (7 * 86400)
 #define YEAR_S   (366 * 86400LL)
 #define ALL_DAYS 0x7f
-
-void gs_local_time(int64_t wall_s, struct tm *out) {
-    const time_t t = (time_t)wall_s;
-    if (!localtime_r(&t, out)) /* a year that int can't hold */
-        *out = (struct tm){0};
-}
 
 /* ---- Text ---------------------------------------------------------------------------------- */
 
@@ -118,15 +111,15 @@ int gs_schedule_parse(const char *text, gs_schedule *out, char *err, size_t errl
 /* ---- Time ---------------------------------------------------------------------------------- */
 
 bool gs_schedule_is_open(const gs_schedule *s, int64_t wall_s, gs_local_fn local) {
-    struct tm tm;
+    int today, minute;
     if (s->n == 0)
         return true;
-    local(wall_s, &tm);
-    const int minute = 60 * tm.tm_hour + tm.tm_min, before = (tm.tm_wday + 6) % 7;
+    local(wall_s, &today, &minute);
+    const int before = (today + 6) % 7;
     for (int i = 0; i < s->n; i++) {
         const gs_schedule_window *w = &s->windows[i];
         const bool night = w->to <= w->from;
-        if ((w->days >> tm.tm_wday & 1) && minute >= w->from && (night || minute < w->to))
+        if ((w->days >> today & 1) && minute >= w->from && (night || minute < w->to))
             return true;
         if (night && (w->days >> before & 1) && minute < w->to)
             return true;

@@ -10,8 +10,8 @@
  * shorter and the one in which they go back an hour longer; a window that lies inside the missing
  * hour does not open that day, one inside the doubled hour opens twice.
  *
- * Pure: what a wall shows at a point in time is asked of a function, localtime_r's with the time
- * zone of the process (sched/ has no clock and no files). Any thread.
+ * Pure: what a wall shows at a point in time is asked of a function (gs_wall_local of base/clock.h
+ * in the server). Any thread.
  */
 #ifndef GS_SCHED_SCHEDULE_H
 #define GS_SCHED_SCHEDULE_H
@@ -19,12 +19,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 #define GS_SCHEDULE_WINDOWS 16
 
 typedef struct gs_schedule_window {
-    uint8_t days;     /* bit 0: Sunday, as tm_wday */
+    uint8_t days;     /* bit 0: Sunday */
     int16_t from, to; /* minutes of the day, 0..1440; to <= from: until that time of the next day */
 } gs_schedule_window;
 
@@ -33,9 +32,8 @@ typedef struct gs_schedule {
     int n; /* 0: always */
 } gs_schedule;
 
-/* Seconds since 1970 -> the wall's tm (tm_wday, tm_hour, tm_min). */
-typedef void (*gs_local_fn)(int64_t wall_s, struct tm *out);
-void gs_local_time(int64_t wall_s, struct tm *out); /* localtime_r */
+/* Seconds since 1970 -> what a clock on the wall shows: weekday (0: Sunday), minute of the day. */
+typedef void (*gs_local_fn)(int64_t wall_s, int *weekday, int *minute);
 
 /* GS_OK, or GS_ERR_INVALID with a sentence that names the part that is wrong. */
 int gs_schedule_parse(const char *text, gs_schedule *out, char *err, size_t errlen);

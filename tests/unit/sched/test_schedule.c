@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "sched/schedule.h"
 
@@ -48,12 +49,12 @@ static int64_t utc(const char *text) {
 
 static bool is_open(const char *schedule, const char *at_utc) {
     gs_schedule s = parse(schedule);
-    return gs_schedule_is_open(&s, utc(at_utc), gs_local_time);
+    return gs_schedule_is_open(&s, utc(at_utc), gs_wall_local);
 }
 
 static void check_next(const char *schedule, const char *at_utc, const char *want_utc) {
     gs_schedule s = parse(schedule);
-    int64_t got = gs_schedule_next(&s, utc(at_utc), gs_local_time);
+    int64_t got = gs_schedule_next(&s, utc(at_utc), gs_wall_local);
     if (got != utc(want_utc))
         fail_msg("%s after %s: %lld s off", schedule, at_utc, (long long)(got - utc(want_utc)));
 }
@@ -61,7 +62,7 @@ static void check_next(const char *schedule, const char *at_utc, const char *wan
 static int64_t open_s(const char *schedule, const char *from_utc, const char *to_utc) {
     gs_schedule s = parse(schedule);
     const gs_schedule always = {0};
-    return gs_schedule_open_s(&always, &s, utc(from_utc), utc(to_utc), gs_local_time);
+    return gs_schedule_open_s(&always, &s, utc(from_utc), utc(to_utc), gs_wall_local);
 }
 
 /* ---- text ---- */
@@ -117,12 +118,12 @@ static void forms_of_the_same(void **state) {
 static void always(void **state) {
     (void)state;
     gs_schedule s = parse(""), week = parse("00:00-24:00");
-    assert_true(gs_schedule_is_open(&s, 0, gs_local_time));
-    assert_true(gs_schedule_next(&s, 1000, gs_local_time) == INT64_MAX);
-    assert_int_equal(gs_schedule_open_s(&s, &s, 100, 700, gs_local_time), 600);
-    assert_true(gs_schedule_next(&week, 1000, gs_local_time) == INT64_MAX);
-    assert_int_equal(gs_schedule_open_s(&week, &s, 100, 700, gs_local_time), 600);
-    assert_int_equal(gs_schedule_open_s(&week, &week, 700, 100, gs_local_time), 0);
+    assert_true(gs_schedule_is_open(&s, 0, gs_wall_local));
+    assert_true(gs_schedule_next(&s, 1000, gs_wall_local) == INT64_MAX);
+    assert_int_equal(gs_schedule_open_s(&s, &s, 100, 700, gs_wall_local), 600);
+    assert_true(gs_schedule_next(&week, 1000, gs_wall_local) == INT64_MAX);
+    assert_int_equal(gs_schedule_open_s(&week, &s, 100, 700, gs_wall_local), 600);
+    assert_int_equal(gs_schedule_open_s(&week, &week, 700, 100, gs_wall_local), 0);
 }
 
 /* ---- midnight and days: Seoul is UTC+9 and has no summer time ---- */
@@ -222,8 +223,8 @@ static void what_two_leave_open(void **state) {
     gs_schedule a = parse("22:00-07:00"), b = parse("sat 00:00-24:00, 06:00-08:00");
     int64_t from = utc("2026-01-02 00:00"), to = utc("2026-01-05 00:00"); /* from Friday 09:00 */
     /* Saturday 0-7 and 22-24, Sunday and Monday 6-7. */
-    assert_int_equal(gs_schedule_open_s(&a, &b, from, to, gs_local_time), (7 + 2 + 1 + 1) * H);
-    assert_int_equal(gs_schedule_open_s(&b, &a, from, to, gs_local_time), (7 + 2 + 1 + 1) * H);
+    assert_int_equal(gs_schedule_open_s(&a, &b, from, to, gs_wall_local), (7 + 2 + 1 + 1) * H);
+    assert_int_equal(gs_schedule_open_s(&b, &a, from, to, gs_wall_local), (7 + 2 + 1 + 1) * H);
 }
 
 /* A clock that is set only changes where one stands in the week. */
@@ -232,10 +233,10 @@ static void a_clock_that_is_set(void **state) {
     in_zone("Europe/Berlin");
     gs_schedule s = parse("22:00-07:00");
     int64_t t = utc("2026-01-10 21:30"); /* 22:30 */
-    assert_true(gs_schedule_is_open(&s, t, gs_local_time));
-    assert_false(gs_schedule_is_open(&s, t - H, gs_local_time));
-    assert_int_equal(gs_schedule_next(&s, t - H, gs_local_time), utc("2026-01-10 21:00"));
-    assert_int_equal(gs_schedule_next(&s, t + H, gs_local_time), utc("2026-01-11 06:00"));
+    assert_true(gs_schedule_is_open(&s, t, gs_wall_local));
+    assert_false(gs_schedule_is_open(&s, t - H, gs_wall_local));
+    assert_int_equal(gs_schedule_next(&s, t - H, gs_wall_local), utc("2026-01-10 21:00"));
+    assert_int_equal(gs_schedule_next(&s, t + H, gs_wall_local), utc("2026-01-11 06:00"));
 }
 
 int main(void) {
