@@ -198,8 +198,7 @@ class Targets(browser.PageTest):
             v.wait_live()
             v.view("jobs")
             v.page.click("#jobs-pause")
-            wait_until("paused", lambda: self.server.get("/v1/config").json["options"][
-                "sched.background_paused"])
+            wait_until("paused", lambda: self.server.get("/v1/background").json["paused"])
             v.wait_text("#jobs-pause", "go on")
             v.page.click("#jobs-pause")
             v.wait_text("#jobs-pause", "Pause")
