@@ -39,6 +39,7 @@ int gs_settings_read(const gs_config *c, gs_engine_settings *out, char *err, siz
     slo->background_gap_ns = c->sched_background_gap_ms * GS_NS_PER_MS;
     slo->background_paused = c->sched_background_paused;
     slo->background_share = c->background_max_share;
+    slo->background_threads = c->background_max_threads;
     slo->safepoints = c->sched_safepoints;
     slo->safepoint_max_age_ns = c->sched_safepoint_max_age_ms * GS_NS_PER_MS;
     slo->tpot_stretch = c->sched_tpot_stretch;

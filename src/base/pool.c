@@ -28,11 +28,19 @@
 #define PARK_AFTER_CROWDED_NS (50 * GS_NS_PER_US)
 #define SPINS_PER_CLOCK_READ  64
 
+/* The epoch word: number of the run, and how many threads take part in it. One word, because who
+ * does not take part is not waited for and may look when the next run has begun. */
+#define EPOCH_THREADS 4096u
+#define EPOCH_STOP    0u /* threads of the run that ends the workers */
+_Static_assert((EPOCH_THREADS & (EPOCH_THREADS - 1)) == 0, "a power of two");
+
 typedef struct worker {
     _Alignas(CACHE_LINE) gs_pool *pool;
     pthread_t thread;
     int tid;
-    unsigned sense; /* the barrier phase this thread is in; only it touches this */
+    /* How many take part in the run; only this thread touches it. A common number could change
+     * while a thread still looks whether it was the last to arrive. */
+    int n_running;
 } worker;
 
 struct gs_pool {
@@ -46,12 +54,15 @@ struct gs_pool {
     bool pinned;
     cpu_set_t allowed; /* the creator's mask before it was pinned */
 
-    _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* number of the run; the futex word */
+    _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* the futex word */
     _Alignas(CACHE_LINE) atomic_int n_parked;
-    atomic_bool stopping;
-    /* Central sense-reversing barrier (Mellor-Crummey & Scott 1991, algorithm 7). */
+    /*
+     * Central barrier. Its phase counts where a sense would only turn (Mellor-Crummey & Scott 1991,
+     * algorithm 7): a run on fewer threads may pass barriers while one of the threads before has
+     * not seen yet that the last one of its own run is over.
+     */
     _Alignas(CACHE_LINE) atomic_int n_arrived;
-    _Alignas(CACHE_LINE) atomic_uint sense;
+    _Alignas(CACHE_LINE) atomic_uint phase;
 };
 
 static inline void cpu_relax(void) {
@@ -63,15 +74,17 @@ static inline void cpu_relax(void) {
 }
 
 void gs_pool_barrier(gs_pool *p, int tid) {
-    unsigned phase = p->workers[tid].sense ^= 1u;
+    /* It can't change before this thread has arrived. */
+    unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
     /* acq_rel: the last to arrive has seen everyone's writes and hands them on with the store. */
-    if (atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel) == p->n_threads - 1) {
+    if (atomic_fetch_add_explicit(&p->n_arrived, 1, memory_order_acq_rel) ==
+        p->workers[tid].n_running - 1) {
         atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&p->sense, phase, memory_order_release);
+        atomic_store_explicit(&p->phase, phase + 1, memory_order_release);
         return;
     }
     int spins = 0;
-    while (atomic_load_explicit(&p->sense, memory_order_acquire) != phase) {
+    while (atomic_load_explicit(&p->phase, memory_order_acquire) == phase) {
         if (spins < p->spins) {
             spins++;
             cpu_relax();
@@ -91,10 +104,11 @@ static void futex_wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Waits for the epoch to leave `seen`: spins, then yields, then sleeps. Returns the new epoch. */
-static uint32_t wait_for_run(gs_pool *p, uint32_t seen) {
+/* Waits for the epoch to leave `seen`: spins, then yields, then sleeps; or sleeps at once. Returns
+ * the new epoch. */
+static uint32_t wait_for_run(gs_pool *p, uint32_t seen, bool at_once) {
     int64_t idle_since_ns = gs_now_ns();
-    for (int spins = 0;; spins++) {
+    for (int spins = 0; !at_once; spins++) {
         uint32_t now = atomic_load_explicit(&p->epoch, memory_order_acquire);
         if (now != seen)
             return now;
@@ -117,8 +131,9 @@ static uint32_t wait_for_run(gs_pool *p, uint32_t seen) {
     return now;
 }
 
-static void start_run(gs_pool *p) {
-    atomic_fetch_add(&p->epoch, 1);
+static void start_run(gs_pool *p, uint32_t n) {
+    uint32_t run = atomic_load_explicit(&p->epoch, memory_order_relaxed) / EPOCH_THREADS + 1;
+    atomic_store(&p->epoch, run * EPOCH_THREADS + n % EPOCH_THREADS);
     if (atomic_load(&p->n_parked) > 0)
         futex_wake_all(&p->epoch);
 }
@@ -129,25 +144,36 @@ static void *worker_main(void *arg) {
     char name[16];
     snprintf(name, sizeof name, "gs-kernel-%d", w->tid % 10000);
     pthread_setname_np(pthread_self(), name);
+    bool left_out = false;
     for (uint32_t epoch = 0;;) {
-        epoch = wait_for_run(p, epoch);
-        if (atomic_load_explicit(&p->stopping, memory_order_acquire))
+        epoch = wait_for_run(p, epoch, left_out);
+        int n = (int)(epoch % EPOCH_THREADS);
+        if (n == (int)EPOCH_STOP)
             return NULL;
-        p->fn(p->arg, w->tid, p->n_threads);
+        left_out = w->tid >= n;
+        if (left_out)
+            continue;
+        w->n_running = n;
+        p->fn(p->arg, w->tid, n);
         gs_pool_barrier(p, w->tid);
     }
 }
 
-void gs_pool_run(gs_pool *p, gs_pool_fn fn, void *arg) {
-    if (p->n_threads == 1) {
-        fn(arg, 0, 1);
-        return;
+void gs_pool_run_on(gs_pool *p, int n, gs_pool_fn fn, void *arg) {
+    GS_ASSERT(n >= 1 && n <= p->n_threads);
+    p->workers[0].n_running = n;
+    if (n > 1) {
+        p->fn = fn;
+        p->arg = arg;
+        start_run(p, (uint32_t)n);
     }
-    p->fn = fn;
-    p->arg = arg;
-    start_run(p);
-    fn(arg, 0, p->n_threads);
-    gs_pool_barrier(p, 0);
+    fn(arg, 0, n);
+    if (n > 1)
+        gs_pool_barrier(p, 0);
+}
+
+void gs_pool_run(gs_pool *p, gs_pool_fn fn, void *arg) {
+    gs_pool_run_on(p, p->n_threads, fn, arg);
 }
 
 /* Binds thread i to the i-th allowed core. Pinning only helps: failures are of no account. */
@@ -171,8 +197,7 @@ static void pin_threads(gs_pool *p) {
 
 /* Ends and joins the workers 1 .. n_started. */
 static void stop_workers(gs_pool *p, int n_started) {
-    atomic_store_explicit(&p->stopping, true, memory_order_release);
-    start_run(p);
+    start_run(p, EPOCH_STOP);
     for (int i = 1; i <= n_started; i++)
         pthread_join(p->workers[i].thread, NULL);
 }

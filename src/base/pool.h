@@ -27,6 +27,8 @@ gs_pool *gs_pool_create(int n_threads, bool pin);
 void gs_pool_free(gs_pool *p);
 int gs_pool_threads(const gs_pool *p);
 void gs_pool_run(gs_pool *p, gs_pool_fn fn, void *arg);
+/* On threads 0 .. n-1 alone, 1 <= n <= gs_pool_threads; the others sleep through it. */
+void gs_pool_run_on(gs_pool *p, int n, gs_pool_fn fn, void *arg);
 /* Inside fn only; every thread of the run must reach it. */
 void gs_pool_barrier(gs_pool *p, int tid);
 /* CPUs this process may use: the smaller of the affinity mask and the cgroup CPU quota, as at the

@@ -208,6 +208,8 @@
   X(background, max_share, FLOAT, NULL, "1", 0, 1, NULL, GS_CONFIG_LIVE,                       \
     "Part of the device time that background may use at any time, on an idle machine, too: less "  \
     "heat and noise.")                                                                             \
+  X(background, max_threads, INT, NULL, "0", 0, 1024, NULL, GS_CONFIG_LIVE,                        \
+    "Compute threads that background uses while nothing else runs: less heat and noise. 0: all.")  \
   X(background, max_lines, INT, NULL, "32", 1, 4096, NULL, GS_CONFIG_LIVE,                         \
     "Lines of batch jobs that are handed to the scheduler at the same time.")                      \
   X(store, folder, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                  \

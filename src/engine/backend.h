@@ -44,11 +44,17 @@ typedef struct gs_batch {
     gs_batch_item *items;
     const gs_kv_copy_op *copies; /* done first */
     int32_t n_copies;
+    int max_threads; /* of the compute threads, so many at most; 0: all. resume: as at its start */
     /* Asked between layers where it is not NULL, on the engine thread; true: give way. Only for a
      * backend that can resume. */
     bool (*should_yield)(void *arg);
     void *yield_arg;
 } gs_batch;
+
+/* How many of n threads compute the batch. */
+static inline int gs_batch_threads(const gs_batch *b, int n) {
+    return b->max_threads > 0 && b->max_threads < n ? b->max_threads : n;
+}
 
 /* forward or resume gave way between two layers: no item has a result yet. */
 #define GS_BACKEND_SUSPENDED 1
@@ -63,6 +69,7 @@ typedef struct gs_backend_info {
     int32_t block_tokens;
     size_t kv_bytes;
     int32_t n_layers;   /* a step can give way between them */
+    int n_threads;      /* compute threads of a step; 0: it has none of its own */
     int32_t n_embd;     /* floats of a sequence's vector; RANK: 1 */
     gs_pooling pooling; /* NONE: makes no vectors */
     /* An encoder: each token looks at the whole prompt, so a prompt is computed in one step, and

@@ -68,7 +68,7 @@ static int64_t item_cost(const gs_encoder *b, const gs_batch_item *it) {
 static bool deal_out(gs_encoder *b) {
     const gs_batch *batch = b->batch;
     int64_t total = 0, most = 0;
-    memset(b->load, 0, (size_t)b->n_threads * sizeof *b->load);
+    memset(b->load, 0, (size_t)b->area->n_active * sizeof *b->load);
     for (int32_t i = 0; i < batch->n_items; i++) { /* few: sorted by insertion */
         int32_t at = i;
         for (; at > 0 && batch->items[b->order[at - 1]].n_tokens < batch->items[i].n_tokens; at--)
@@ -77,7 +77,7 @@ static bool deal_out(gs_encoder *b) {
     }
     for (int32_t k = 0; k < batch->n_items; k++) {
         int least = 0;
-        for (int t = 1; t < b->n_threads; t++)
+        for (int t = 1; t < b->area->n_active; t++)
             if (b->load[t] < b->load[least])
                 least = t;
         int64_t cost = item_cost(b, &batch->items[b->order[k]]);
@@ -86,7 +86,7 @@ static bool deal_out(gs_encoder *b) {
         total += cost;
         most = b->load[least] > most ? b->load[least] : most;
     }
-    return most * 8 * b->n_threads <= total * 9;
+    return most * 8 * b->area->n_active <= total * 9;
 }
 
 /* Tokens seen; the constant stands for loading queries and storing outputs. */
@@ -106,15 +106,15 @@ static void plan_split(gs_encoder *b) {
     a->split[0] = 0;
     for (int32_t s = 0; s < a->n_spans; s++) {
         int64_t cost = span_cost(&a->spans[s]);
-        for (; t < b->n_threads; t++) {
-            int64_t head = (total * t / b->n_threads - before + cost / 2) / cost;
+        for (; t < b->area->n_active; t++) {
+            int64_t head = (total * t / b->area->n_active - before + cost / 2) / cost;
             if (head >= n_heads)
                 break;
             a->split[t] = (int64_t)s * n_heads + (head > 0 ? head : 0);
         }
         before += cost * n_heads;
     }
-    for (; t <= b->n_threads; t++)
+    for (; t <= b->area->n_active; t++)
         a->split[t] = (int64_t)a->n_spans * n_heads;
 }
 
@@ -125,7 +125,7 @@ static void plan(gs_encoder *b) {
     int32_t n_groups = 0;
     a->n_rows = a->n_spans = a->n_pages = a->next_layer = 0;
     a->shared = !deal_out(b);
-    for (int t = 0; t < (a->shared ? 1 : b->n_threads); t++) {
+    for (int t = 0; t < (a->shared ? 1 : b->area->n_active); t++) {
         encoder_group *g = NULL;
         a->first_group[t] = n_groups;
         for (int32_t i = 0; i < batch->n_items; i++) {
@@ -151,7 +151,7 @@ static int run_layers(gs_encoder *b, gs_batch *batch) {
     b->first_layer = b->area->next_layer;
     b->area->next_layer = 0;
     b->give_way = false;
-    gs_pool_run(b->cfg.pool, gs_encoder_step, b);
+    gs_pool_run_on(b->cfg.pool, b->area->n_active, gs_encoder_step, b);
     b->batch = NULL;
     if (b->area->next_layer == 0)
         return GS_OK;
@@ -178,6 +178,7 @@ static int encoder_forward(gs_backend *base, gs_batch *batch) {
     if (n_rows == 0)
         return GS_OK;
     b->batch = batch;
+    b->area->n_active = gs_batch_threads(batch, b->n_threads);
     plan(b);
     return run_layers(b, batch);
 }
@@ -197,6 +198,7 @@ static void encoder_info(const gs_backend *base, gs_backend_info *out) {
         .n_kv_blocks = (uint32_t)((b->cfg.max_batch_tokens + bt - 1) / bt + b->cfg.max_seqs),
         .block_tokens = bt,
         .kv_bytes = b->kv.total_bytes,
+        .n_threads = b->n_threads,
         .n_layers = b->m->hp.n_layers,
         .n_embd = b->pooling == GS_POOLING_RANK ? 1 : b->m->hp.n_embd,
         .pooling = b->pooling,

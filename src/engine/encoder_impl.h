@@ -43,7 +43,8 @@ typedef struct encoder_area {
     int64_t *split;           /* [n_threads + 1] shared: first attention unit of a thread */
     int32_t *item_row;        /* [max_seqs] first row of an item */
     int32_t n_rows, n_spans, n_pages;
-    bool shared; /* too few sequences to give each thread its own: one group, for all threads */
+    int n_active; /* threads that compute the step */
+    bool shared;  /* too few sequences to give each thread its own: one group, for all threads */
     int32_t next_layer; /* > 0: suspended before this layer */
 } encoder_area;
 

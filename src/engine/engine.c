@@ -478,6 +478,7 @@ static void run_step(gs_engine *e, int32_t at, const gs_plan *plan) {
         return;
     }
     result.err = rc;
+    result.few_threads = gs_batch_threads(&batch, l->info.n_threads) < l->info.n_threads;
     if (rc == 0)
         gs_lane_collect(l, plan, e->guides);
     else
@@ -486,7 +487,8 @@ static void run_step(gs_engine *e, int32_t at, const gs_plan *plan) {
      * until the commit, which appends the tokens to each sequence. */
     if (rc == 0) {
         post_tokens(e, l, plan);
-        gs_lane_judge_prediction(l, plan, result.elapsed_ns);
+        if (!result.few_threads)
+            gs_lane_judge_prediction(l, plan, result.elapsed_ns);
     }
     gs_sched_commit(l->sched, plan, &result, gs_now_ns());
     publish_step(e, l, plan);

@@ -128,6 +128,7 @@ void gs_lane_build_batch(gs_lane *l, const gs_plan *plan, gs_batch *batch) {
         .items = l->items,
         .copies = plan->copies,
         .n_copies = plan->n_copies,
+        .max_threads = plan->max_threads,
     };
 }
 

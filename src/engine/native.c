@@ -67,6 +67,7 @@ static void swap_areas(gs_native *b) {
         .n_outs = b->n_outs,
         .n_segs = b->n_segs,
         .parted = b->parted,
+        .n_active = b->n_active,
     };
     b->x = b->parked.x;
     b->tmp = b->parked.tmp;
@@ -81,6 +82,7 @@ static void swap_areas(gs_native *b) {
     b->n_outs = b->parked.n_outs;
     b->n_segs = b->parked.n_segs;
     b->parted = b->parked.parted;
+    b->n_active = b->parked.n_active;
     b->parked = now;
 }
 
@@ -90,7 +92,7 @@ static int run_layers(gs_native *b, gs_batch *batch, int32_t first_layer) {
     b->first_layer = first_layer;
     b->next_layer = 0;
     b->give_way = false;
-    gs_pool_run(b->cfg.pool, gs_native_step, b);
+    gs_pool_run_on(b->cfg.pool, b->n_active, gs_native_step, b);
     b->batch = NULL;
     if (b->next_layer == 0)
         return GS_OK;
@@ -110,6 +112,7 @@ static int native_resume(gs_backend *base, gs_batch *batch) {
 
 static int native_forward(gs_backend *base, gs_batch *batch) {
     gs_native *b = (gs_native *)base;
+    b->n_active = gs_batch_threads(batch, b->n_threads);
     for (int32_t i = 0; i < batch->n_copies; i++)
         gs_kv_copy(&b->kv, batch->copies[i].dst, batch->copies[i].src, batch->copies[i].n_tokens);
     b->batch = batch;
@@ -134,6 +137,7 @@ static void native_info(const gs_backend *base, gs_backend_info *out) {
                              .max_seqs = b->cfg.max_seqs,
                              .n_kv_blocks = b->cfg.n_kv_blocks,
                              .block_tokens = b->cfg.block_tokens,
+                             .n_threads = b->n_threads,
                              .kv_bytes = b->kv.total_bytes,
                              .n_layers = b->m->hp.n_layers,
                              .n_embd = b->m->hp.n_embd,

@@ -41,8 +41,8 @@ static void split_whole(gs_native *b, int64_t *split, int32_t window) {
     split[0] = 0;
     for (int32_t s = 0; s < b->n_spans; s++) {
         int64_t cost = span_cost(&b->spans[s], window);
-        for (; t < b->n_threads; t++) {
-            int64_t target = total / b->n_threads * t + total % b->n_threads * t / b->n_threads;
+        for (; t < b->n_active; t++) {
+            int64_t target = total / b->n_active * t + total % b->n_active * t / b->n_active;
             int64_t head = (target - before + cost / 2) / cost;
             if (head >= n_heads)
                 break;
@@ -50,7 +50,7 @@ static void split_whole(gs_native *b, int64_t *split, int32_t window) {
         }
         before += cost * n_heads;
     }
-    for (; t <= b->n_threads; t++)
+    for (; t <= b->n_active; t++)
         split[t] = (int64_t)b->n_spans * n_heads;
 }
 
@@ -81,8 +81,8 @@ static void split_parts(gs_native *b, int64_t *split, int32_t window) {
     for (int32_t i = 0; i < n_places; i++)
         per_head += part_cost(b, &b->spans[i % b->n_spans], i / b->n_spans, window);
     split[0] = 0;
-    for (int t = 1; t < b->n_threads; t++) {
-        int64_t target = per_head * n_kv * t / b->n_threads, before = 0;
+    for (int t = 1; t < b->n_active; t++) {
+        int64_t target = per_head * n_kv * t / b->n_active, before = 0;
         int32_t head = (int32_t)(target / per_head), i = 0;
         for (target %= per_head; i < n_places; i++) {
             int64_t cost = part_cost(b, &b->spans[i % b->n_spans], i / b->n_spans, window);
@@ -92,7 +92,7 @@ static void split_parts(gs_native *b, int64_t *split, int32_t window) {
         }
         split[t] = (int64_t)head * n_places + i;
     }
-    split[b->n_threads] = (int64_t)n_kv * n_places;
+    split[b->n_active] = (int64_t)n_kv * n_places;
 }
 
 /* Whether two spans hold the same block at the end of their first segment; all before it are the
@@ -125,7 +125,7 @@ static bool plan_parts(gs_native *b) {
             return false;
         b->n_segs = n_segs > b->n_segs ? n_segs : b->n_segs;
     }
-    bool few = b->n_spans * b->m->hp.n_kv_heads < 2 * b->n_threads;
+    bool few = b->n_spans * b->m->hp.n_kv_heads < 2 * b->n_active;
     return b->n_segs > 1 && (few || share_a_segment(b));
 }
 
@@ -227,7 +227,7 @@ void gs_native_attn_merge(gs_native *b, int32_t layer, int tid) {
     const gs_hparams *hp = &b->m->hp;
     size_t ld = (size_t)hp->n_heads * gs_attn_part_floats(&b->kv);
     int u0, u1;
-    gs_share(b->n_spans * hp->n_heads, tid, b->n_threads, &u0, &u1);
+    gs_share(b->n_spans * hp->n_heads, tid, b->n_active, &u0, &u1);
     for (int u = u0; u < u1; u++) {
         const native_span *s = &b->spans[u / hp->n_heads];
         int32_t head = u % hp->n_heads, seg0, seg1;

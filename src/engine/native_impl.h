@@ -48,6 +48,7 @@ typedef struct native_area {
     int32_t n_rows, n_spans, n_outs;
     int32_t n_segs;
     bool parted;
+    int n_active;
     int32_t next_layer; /* > 0: suspended before this layer */
 } native_area;
 
@@ -101,6 +102,7 @@ typedef struct gs_native {
     int32_t n_rows, n_spans, n_outs;
     int32_t n_segs; /* of the longest context, when attention is parted */
     bool parted;
+    int n_active;        /* threads that compute it */
     int32_t first_layer; /* > 0: resumed */
     int32_t next_layer;  /* after the step: where it gave way; 0: it is done */
     bool give_way;       /* thread 0 decides before a layer's last barrier, all read it after */

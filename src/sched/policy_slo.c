@@ -774,6 +774,7 @@ static void slo_plan(gs_sched *s, int64_t now_ns) {
                         only_background(&s->plan);
     if (s->plan.may_yield)
         s->plan.yield_ns = t.until_ns;
+    s->plan.max_threads = only_background(&s->plan) ? s->slo.background_threads : 0;
     if (s->plan.n_items > 0 && !s->plan.resume)
         slo_weigh_items(s);
 }

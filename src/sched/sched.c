@@ -36,6 +36,8 @@ int gs_slo_check(const gs_slo_config *c, const char **field) {
         bad = "background_gap";
     else if (!(c->background_share >= 0.001 && c->background_share <= 1.0))
         bad = "background_share";
+    else if (c->background_threads < 0)
+        bad = "background_threads";
     else if (c->safepoint_max_age_ns < 0)
         bad = "safepoint_max_age";
     else if (c->tile_tokens < 1)
@@ -461,7 +463,7 @@ void gs_sched_end_cancelled(gs_sched *s) {
         }
 }
 
-static void learn_step_time(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
+static void learn_step_time(gs_sched *s, int64_t elapsed_ns, bool few_threads, int64_t now_ns) {
     if (elapsed_ns <= 0)
         return;
     const double step = (double)elapsed_ns;
@@ -469,7 +471,8 @@ static void learn_step_time(gs_sched *s, int64_t elapsed_ns, int64_t now_ns) {
     gs_sched_explain_step(s, elapsed_ns);
     if (s->policy->on_measured)
         s->policy->on_measured(s, elapsed_ns, now_ns);
-    gs_cost_observe(&s->cost, &s->step_cost, elapsed_ns);
+    if (!few_threads)
+        gs_cost_observe(&s->cost, &s->step_cost, elapsed_ns);
 }
 
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns) {
@@ -478,7 +481,8 @@ void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, 
     s->stats.busy_ns += r->elapsed_ns > 0 ? r->elapsed_ns : 0;
     gs_sched_record_step(s, r->elapsed_ns, now_ns, false);
     if (r->err == GS_OK) /* a failed step says nothing about what steps take */
-        learn_step_time(s, r->elapsed_ns + (s->plan.resume ? s->parked_ns : 0), now_ns);
+        learn_step_time(s, r->elapsed_ns + (s->plan.resume ? s->parked_ns : 0), r->few_threads,
+                        now_ns);
     if (s->plan.resume)
         s->parked_ns = 0;
     /* First, so that no result of a cancelled sequence is looked at, not even an error. */

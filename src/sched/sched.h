@@ -69,6 +69,7 @@ typedef struct gs_slo_config {
     bool background_paused;       /* its schedule says no: quiet hours */
     double background_share;      /* device time it gets at most, idle machine or not: after a step
                                      it rests until its part was no more (heat, noise) */
+    int32_t background_threads;   /* compute threads of its own steps, at most; 0: all */
     bool safepoints;              /* the engine asks gs_sched_should_yield between layers */
     int64_t safepoint_max_age_ns; /* a suspended step goes on after this time at the latest */
     int32_t tile_tokens;          /* of the kernels: chunks are multiples of it */
@@ -163,6 +164,7 @@ typedef struct gs_plan {
     int64_t held_ns;       /* whoever starts with it was held for company this long, at most */
     int64_t saved_ns;      /* by predictions, against a step for each of those */
     int64_t yield_ns;      /* with may_yield: gives way by then; GS_NEVER_NS: only to newcomers */
+    int32_t max_threads;   /* compute threads, at most; 0: all */
     int64_t wake_ns;       /* when n_items == 0: plan again at this time at the latest */
     uint64_t step;         /* ordinal */
 } gs_plan;
@@ -177,6 +179,7 @@ typedef struct gs_item_result {
 typedef struct gs_step_result {
     int err; /* 0; else the whole step failed: every item of it ends with it */
     int64_t elapsed_ns;
+    bool few_threads; /* max_threads made it slower: the step-time model learns nothing from it */
     const gs_item_result *items; /* [plan.n_items] */
 } gs_step_result;
 

@@ -57,6 +57,26 @@ static void run_phases(int n_threads, int n_runs, int n_phases, bool pin) {
     gs_pool_free(w.pool);
 }
 
+/* Runs on some of the threads and on all take turns; with an odd number of barriers in each, who
+ * was left out comes back in another phase. */
+static void runs_on_some_of_the_threads(void **state) {
+    (void)state;
+    static const int counts[] = {4, 1, 4, 2, 3, 1, 1, 4, 3, 2};
+    work w = {.pool = gs_pool_create(4, false)};
+    assert_non_null(w.pool);
+    for (int run = 0; run < 3000; run++) {
+        int n = counts[run % 10];
+        memset(w.cells, 0, sizeof w.cells);
+        w.n_phases = run % 3;
+        gs_pool_run_on(w.pool, n, phases, &w);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(w.cells[i][0], i < n ? w.n_phases : 0);
+            assert_int_equal(w.errors[i], 0);
+        }
+    }
+    gs_pool_free(w.pool);
+}
+
 static void one_thread(void **state) {
     (void)state;
     run_phases(1, 10, 3, true);
@@ -242,6 +262,7 @@ int main(void) {
         cmocka_unit_test(barrier_separates_phases),
         cmocka_unit_test(more_threads_than_cores),
         cmocka_unit_test(odd_number_of_barriers_per_run),
+        cmocka_unit_test(runs_on_some_of_the_threads),
         cmocka_unit_test(runs_after_parking),
         cmocka_unit_test(idle_workers_use_no_cpu),
         cmocka_unit_test(create_and_free_without_a_run),
