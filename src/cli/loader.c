@@ -233,7 +233,7 @@ static int warm_up(gs_backend *b, const gs_config *c) {
     int32_t tokens[8] = {0}, n = 8 < c->kv_block_tokens ? 8 : c->kv_block_tokens;
     uint32_t block = 0;
     gs_sampler s;
-    gs_sample out;
+    gs_sample out = {0};
     gs_sampler_default(&s);
     s.temperature = 0;
     gs_batch_item it = {.n_tokens = n,

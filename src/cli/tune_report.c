@@ -225,7 +225,7 @@ static void draw_curve(const gs_tune_findings *f, bool gaps, gs_buf *out) {
     const gs_class lead = (gs_class)gs_tuner_lead_class(f->t);
     const gs_load_target *target = &f->t->targets[lead];
     const double limit = 1e3 * (gaps ? target->tpot_s : target->ttft_s);
-    double x[GS_TUNE_CURVE], y[GS_TUNE_CURVE], most_x = 0, most_y = limit * 1.2;
+    double x[GS_TUNE_CURVE] = {0}, y[GS_TUNE_CURVE] = {0}, most_x = 0, most_y = limit * 1.2;
     char title[160];
     gs_chart c;
     for (int i = 0; i < f->n_curve; i++) {

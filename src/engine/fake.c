@@ -148,6 +148,7 @@ static void fake_sample(const fake *f, const gs_batch_item *it) {
 /* A token's "hidden state": numbers in [-1, 1) that its id, its place and nothing else decide. */
 static void fake_embed(const fake *f, const gs_batch_item *it) {
     float row[FAKE_MAX_EMBD];
+    GS_ASSERT(f->cfg.n_embd > 0);
     for (int32_t p = it->pos; p < it->pos + it->n_tokens; p++) {
         uint64_t h = ((uint64_t)(uint32_t)*cell(f, it->blocks, p) << 32) ^ (uint32_t)p;
         for (int32_t i = 0; i < f->cfg.n_embd; i++) {

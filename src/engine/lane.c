@@ -168,7 +168,7 @@ void gs_shared_stats_write(gs_shared_stats *to, const gs_engine_stats *s) {
 }
 
 void gs_shared_stats_read(const gs_shared_stats *from, gs_engine_stats *out) {
-    uint64_t words[GS_STATS_WORDS];
+    uint64_t words[GS_STATS_WORDS] = {0};
     for (size_t i = 0; i < GS_STATS_WORDS; i++)
         words[i] = atomic_load_explicit(&from->words[i], memory_order_relaxed);
     memcpy(out, words, sizeof(*out));

@@ -80,6 +80,7 @@ static void split_parts(gs_native *b, int64_t *split, int32_t window) {
     int64_t per_head = 0;
     for (int32_t i = 0; i < n_places; i++)
         per_head += part_cost(b, &b->spans[i % b->n_spans], i / b->n_spans, window);
+    GS_ASSERT(per_head > 0); /* a span sees at least itself */
     split[0] = 0;
     for (int t = 1; t < b->n_active; t++) {
         int64_t target = per_head * n_kv * t / b->n_active, before = 0;

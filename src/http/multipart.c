@@ -33,15 +33,17 @@ static bool find_param(const char *header, const char *name, const char **value,
         if (*at != '=')
             continue;
         at++;
-        *quoted = *at == '"';
-        at += *quoted;
+        const bool in_quotes = *at == '"';
+        const char end = in_quotes ? '"' : ';';
+        if (in_quotes)
+            at++;
+        *quoted = in_quotes;
         *value = at;
-        while (*at && (*quoted ? *at != '"' : *at != ';'))
-            at += *quoted && *at == '\\' && at[1] ? 2 : 1;
+        while (*at && *at != end)
+            at += in_quotes && *at == '\\' && at[1] ? 2 : 1;
         *n = (size_t)(at - *value);
-        if (*quoted && *at != '"')
+        if (in_quotes && *at++ != '"')
             return false;
-        at += *quoted;
         if (mine)
             return true;
         at += strspn(at, " \t");

@@ -408,7 +408,7 @@ static int create_lanes(gs_sim *m) {
 static bool valid(const gs_sim_config *cfg, const gs_sim_request *q, int32_t i) {
     return q->n_prompt > 0 && q->n_texts >= 0 && q->n_texts < TEXTS_MAX &&
            (q->n_texts > 0 || q->n_output > 0) && q->after < i && q->prefix_of < i &&
-           q->n_prefix <= q->n_prompt && q->model >= 0 && q->model <= (cfg->second != NULL) &&
+           q->n_prefix <= q->n_prompt && q->model >= 0 && q->model <= (cfg->second ? 1 : 0) &&
            (int)q->cls >= 0 && q->cls < GS_CLASS_COUNT &&
            (q->person == 0 || q->person < cfg->n_persons) && q->t_ns >= 0 && q->think_ns >= 0 &&
            (q->n_blocks == 0 || (q->block_tokens > 0 && q->n_texts == 0));
