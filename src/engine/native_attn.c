@@ -13,6 +13,7 @@
  *     whole family: a shared segment is small enough to stay in the L2 cache while all of them pass
  *     over it, so it comes from memory once per step (cf. Hydragen, Juravsky et al., 2024).
  */
+#include "base/err.h"
 #include "engine/native_impl.h"
 
 static int32_t window_of(const gs_native *b, int32_t layer) {
