@@ -73,6 +73,9 @@ bool gs_hours_answered(gs_api *a, gs_query *q); /* false: not one of its questio
 void gs_hours_set_paused(gs_api *a, bool paused);
 /* Why background of the owner does not run at all now, or NULL. Static. */
 const char *gs_hours_why_not(const gs_api *a, const gs_owner *o);
+/* The hours of the owner's background: the person's own, else the household's; "": always. Valid
+ * until the loop turns. */
+const char *gs_hours_schedule(const gs_api *a, const gs_owner *o);
 /* Seconds of device time that it can have in the next window_s seconds of the wall. */
 double gs_hours_device_s(const gs_api *a, const gs_owner *o, int64_t window_s);
 const gs_cost *gs_hours_cost(const gs_api *a);     /* NULL: not known yet */

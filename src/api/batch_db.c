@@ -51,6 +51,13 @@ void gs_batch_free(gs_kept_batch *b) {
     gs_free(b);
 }
 
+void gs_batch_set_title(gs_kept_batch *b, const json_t *metadata) {
+    const char *title = json_string_value(json_object_get(metadata, "name"));
+    if (!title)
+        title = json_string_value(json_object_get(metadata, "title"));
+    snprintf(b->title, sizeof(b->title), "%s", title ? title : "");
+}
+
 /* ---- Validation ---------------------------------------------------------------------------- */
 
 static void bad_line(gs_kept_batch *b, int64_t n, const char *code, const char *param,
@@ -532,17 +539,22 @@ static void read_row(gs_kept_batch *b, sqlite3_stmt *s) {
     b->deadline_service_s = sqlite3_column_int64(s, 7);
     b->n_total = sqlite3_column_int64(s, 8);
     b->n_kept = sqlite3_column_int64(s, 9);
+    b->n_failed = sqlite3_column_int64(s, 10);
+    json_t *metadata = json_loads(gs_db_text(s, 11), 0, NULL);
+    gs_batch_set_title(b, metadata);
+    json_decref(metadata);
 }
 
 int gs_batch_load(gs_db *db, gs_kept *k, gs_kept_batch **out) {
     sqlite3_stmt *s;
     gs_kept_batch **end = out;
-    int rc = gs_db_query(db, &s,
-                         "SELECT seq, id, owner, key_name, endpoint, input_file, status, "
-                         "deadline_service_s, n_total, n_completed + n_failed FROM batches "
-                         "WHERE status IN ('validating', 'in_progress', 'finalizing', "
-                         "'cancelling') ORDER BY seq",
-                         "");
+    int rc = gs_db_query(
+        db, &s,
+        "SELECT seq, id, owner, key_name, endpoint, input_file, status, "
+        "deadline_service_s, n_total, n_completed + n_failed, n_failed, metadata FROM batches "
+        "WHERE status IN ('validating', 'in_progress', 'finalizing', "
+        "'cancelling') ORDER BY seq",
+        "");
     while (rc == 0 && (rc = gs_db_step(db, s)) == 1) {
         gs_kept_batch *b = gs_calloc(1, sizeof(*b));
         rc = b ? 0 : GS_ERR_NOMEM;

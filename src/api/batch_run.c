@@ -21,7 +21,9 @@
 
 #define RETRY_NS     (2 * GS_NS_PER_S)  /* after the store has failed */
 #define LONGEST_NS   (60 * GS_NS_PER_S) /* between two tries of a line */
-#define MAX_FAILURES 3                  /* of the backend, for one line */
+#define PACE_NS      (30 * GS_NS_PER_S)
+#define PACE_LINES   8
+#define MAX_FAILURES 3 /* of the backend, for one line */
 
 /* ---- Lists --------------------------------------------------------------------------------- */
 
@@ -113,6 +115,7 @@ static void keep_done(gs_store_job *job) {
     }
     store_works(b->k);
     b->n_kept++;
+    b->n_failed += l->state == GS_LINE_FAILED;
     list_remove(&b->unkept, l);
     gs_line_free(l);
 }
@@ -323,9 +326,23 @@ static void begin_work(gs_kept_batch *b, gs_batch_work work) {
         store_failed(b->k, rc, "the store is busy");
 }
 
+/* A pace is that of half a minute at least, and of some lines. */
+static void note_pace(gs_kept_batch *b) {
+    const gs_batch_mark now = {gs_now_ns(), b->n_kept};
+    if (b->held || b->state != GS_BATCH_RUNNING)
+        b->older = b->newer = (gs_batch_mark){0};
+    else if (b->older.at_ns == 0)
+        b->older = b->newer = now;
+    else if (now.at_ns - b->newer.at_ns >= PACE_NS && now.n - b->newer.n >= PACE_LINES) {
+        b->older = b->newer;
+        b->newer = now;
+    }
+}
+
 static void step(gs_kept_batch *b) {
     const char *why_not = gs_hours_why_not(b->k->api, &b->owner);
     b->held = why_not != NULL;
+    note_pace(b);
     for (gs_line *l = b->unkept.first, *next; l; l = next) {
         next = l->next;
         if (!l->keeping)

@@ -1,9 +1,11 @@
 /* /v1/batches: OpenAI's Batch API, and /v1/background: pause, and the schedule's state. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/kept.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/sys.h"
 
@@ -94,6 +96,71 @@ static void write_batch(gs_jsonw *w, const gs_call *c, sqlite3_stmt *s) {
         gs_jsonw_null(w);
     write_own(w, c, s);
     gs_jsonw_end_obj(w);
+}
+
+/* ---- In /v1/live --------------------------------------------------------------------------- */
+
+/* As the database has it. */
+static const char *status_of(const gs_kept_batch *b) {
+    switch (b->state) {
+    case GS_BATCH_VALIDATING:
+        return "validating";
+    case GS_BATCH_CANCELLING:
+        return "cancelling";
+    default:
+        return b->n_kept < b->n_total ? "in_progress" : "finalizing";
+    }
+}
+
+/* "mina", "webui/mina", an address; "" for nobody in particular. */
+static void person_of(const gs_owner *o, char *out, size_t n) {
+    snprintf(out, n, "%s", o->key_name[0] ? o->name + strlen("key ") : o->name);
+    char *below = strchr(out, '\n');
+    if (below)
+        *below = '/';
+}
+
+/* Lines a second, lately. */
+static double pace_of(const gs_kept_batch *b) {
+    const double s = (double)(gs_now_ns() - b->older.at_ns) / 1e9;
+    return b->older.at_ns > 0 && s >= 1.0 ? (double)(b->n_kept - b->older.n) / s : 0.0;
+}
+
+static void write_job(gs_jsonw *w, const gs_api *a, const gs_kept_batch *b) {
+    char person[sizeof(b->owner.name)];
+    const double rate = pace_of(b);
+    const char *paused = b->k->full ? "no space left on the disk" : gs_hours_why_not(a, &b->owner);
+    person_of(&b->owner, person, sizeof(person));
+    gs_jsonw_obj(w);
+    text_or_null(w, "id", b->id);
+    text_or_null(w, "name", b->title);
+    gs_jsonw_key(w, "person");
+    gs_jsonw_str(w, person);
+    text_or_null(w, "status", status_of(b));
+    gs_jsonw_key(w, "total");
+    gs_jsonw_int(w, b->n_total);
+    gs_jsonw_key(w, "done");
+    gs_jsonw_int(w, b->n_kept - b->n_failed);
+    gs_jsonw_key(w, "failed");
+    gs_jsonw_int(w, b->n_failed);
+    gs_jsonw_key(w, "rate");
+    gs_jsonw_num(w, rate);
+    gs_jsonw_key(w, "eta_s");
+    if (rate > 0.0 && b->state == GS_BATCH_RUNNING)
+        gs_jsonw_int(w, (int64_t)ceil((double)(b->n_total - b->n_kept) / rate));
+    else
+        gs_jsonw_null(w);
+    text_or_null(w, "schedule", gs_hours_schedule(a, &b->owner));
+    text_or_null(w, "paused", paused ? paused : "");
+    gs_jsonw_end_obj(w);
+}
+
+void gs_batches_write(const gs_api *a, bool all, const gs_owner *own, gs_jsonw *w) {
+    gs_jsonw_arr(w);
+    for (const gs_kept_batch *b = a->kept ? a->kept->batches : NULL; b; b = b->next)
+        if (b->state != GS_BATCH_OVER && (all || strcmp(b->owner.name, own->name) == 0))
+            write_job(w, a, b);
+    gs_jsonw_end_arr(w);
 }
 
 /* ---- One, all ------------------------------------------------------------------------------ */
@@ -221,7 +288,8 @@ static int check_metadata(const json_t *v, gs_api_error *e) {
     json_t *value;
     bool good = !v || json_is_null(v) || (json_is_object(v) && json_object_size(v) <= 16);
     json_object_foreach((json_t *)(uintptr_t)v, key, value) good =
-        good && strlen(key) <= 64 && json_is_string(value) && json_string_length(value) <= 512;
+        good && strlen(key) <= 64 && json_is_string(value) &&
+        json_string_length(value) <= GS_MAX_METADATA_TEXT;
     return good ? 0
                 : gs_api_fail(e, GS_ERR_INVALID, "metadata",
                               "'metadata' must be an object of at most 16 strings.");
@@ -336,6 +404,7 @@ static void post_batch(gs_api *a, gs_http_request *rq, json_t *body) {
         gs_call_answer(c);
         return;
     }
+    gs_batch_set_title(b, json_object_get(body, "metadata"));
     gs_kept_id("batch_", b->id);
     memcpy(c->id, b->id, sizeof(c->id));
     b->owner = c->owner;

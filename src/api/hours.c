@@ -189,6 +189,13 @@ const char *gs_hours_why_not(const gs_api *a, const gs_owner *o) {
     return !k || gs_hours_key_open(k) ? NULL : "outside the person's schedule";
 }
 
+const char *gs_hours_schedule(const gs_api *a, const gs_owner *o) {
+    const gs_key *k = gs_api_key_named(a, o->key_name);
+    if (k && k->schedule[0])
+        return k->schedule;
+    return a->hours ? a->cfg.config->background_schedule : "";
+}
+
 double gs_hours_device_s(const gs_api *a, const gs_owner *o, int64_t window_s) {
     const gs_hours *h = a->hours;
     const gs_schedule always = {0};

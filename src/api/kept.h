@@ -128,6 +128,8 @@ size_t gs_upload_limit(const gs_api *a, const char *method, const char *path);
 extern const gs_api_part gs_api_part_batches;
 extern const gs_api_part gs_api_part_background;
 int gs_batch_run_get(gs_db *db, gs_store_job *job); /* the object, as a gs_call's answer */
+/* Those that are not over, an array for /v1/live: the owner's own, or all. From memory alone. */
+void gs_batches_write(const gs_api *a, bool all, const gs_owner *own, gs_jsonw *w);
 
 /* ---- batch_db.c: a batch's dealings with the database, one at a time ---- */
 typedef enum gs_batch_state {
@@ -171,6 +173,13 @@ typedef enum gs_batch_work {
     GS_WORK_FINISH, /* they are its files now; the lines go */
 } gs_batch_work;
 
+/* Lines done at two moments, for a batch's pace: the older one is some time and some lines ago. */
+typedef struct gs_batch_mark {
+    int64_t at_ns, n; /* at_ns 0: it has not been going on */
+} gs_batch_mark;
+
+#define GS_MAX_METADATA_TEXT 512 /* bytes of one of its strings */
+
 struct gs_kept_batch {
     gs_store_job job; /* first: of work, while busy */
     gs_kept *k;
@@ -180,7 +189,9 @@ struct gs_kept_batch {
     gs_owner owner;
     int64_t deadline_service_s;
     gs_batch_state state;
-    int64_t n_total, n_kept;
+    int64_t n_total, n_kept, n_failed;    /* n_kept: with a result, failed or not */
+    char title[GS_MAX_METADATA_TEXT + 1]; /* as its owner calls it; "": no name */
+    gs_batch_mark older, newer;
     bool held; /* by its hours, when last looked at */
     bool busy;
     gs_batch_work work;
@@ -220,6 +231,7 @@ json_t *gs_line_read_body(const gs_line *l); /* NULL: out of memory */
 void gs_line_write(gs_line *l, int status, const char *body, size_t n);
 int gs_batch_load(gs_db *db, gs_kept *k, gs_kept_batch **out); /* all that are not over */
 void gs_batch_free(gs_kept_batch *b);
+void gs_batch_set_title(gs_kept_batch *b, const json_t *metadata); /* NULL: none */
 
 /* ---- batch_run.c ---- */
 void gs_batches_add(gs_kept *k, gs_kept_batch *b);

@@ -36,6 +36,7 @@ struct gs_live {
     uint64_t steps_at; /* number of the next step to be told */
     gs_step_record steps[MAX_STEPS];
     gs_buf out;
+    gs_buf models; /* as viewers were last told */
     /* The question to the engine, and what it is answered with. */
     bool asked;
     gs_query q;
@@ -74,13 +75,15 @@ static bool identify(gs_api *a, viewer *w) {
     w->audience = (gs_audience){.admin = gs_api_check_admin(a, w->rq, &e) == 0,
                                 .person = who.person,
                                 .scope = who.cache_scope};
+    gs_api_owner(a, w->rq, &w->audience.owner);
     return true;
 }
 
 static bool same_audience(const gs_audience *a, const gs_audience *b) {
     if (a->admin || b->admin)
         return a->admin == b->admin;
-    return a->person == b->person && a->scope == b->scope;
+    return a->person == b->person && a->scope == b->scope &&
+           strcmp(a->owner.name, b->owner.name) == 0;
 }
 
 /* Sends v->out to all of an audience (NULL: to all) that keep up. */
@@ -107,6 +110,20 @@ static void end_event(gs_live *v) {
     gs_buf_str(&v->out, "\n\n");
 }
 
+/* What is in memory, when that has changed; before the steps and the state that name it. */
+static void send_models(gs_live *v) {
+    begin_event(v, "models");
+    const size_t from = v->out.len;
+    gs_live_write_models(v->api, &v->out);
+    const size_t n = v->out.len - from;
+    if (v->out.failed || (n == v->models.len && memcmp(v->out.data + from, v->models.data, n) == 0))
+        return;
+    gs_buf_clear(&v->models);
+    gs_buf_add(&v->models, v->out.data + from, n);
+    end_event(v);
+    tell(v, NULL);
+}
+
 static void send_steps(gs_live *v) {
     const gs_steps *ring = gs_engine_steps(v->api->engine);
     const uint64_t head = gs_steps_head(ring);
@@ -124,12 +141,25 @@ static void send_steps(gs_live *v) {
     tell(v, NULL);
 }
 
-/* Room for what the engine will tell. False: no memory, or nothing to ask yet. */
+static bool make_pool_room(gs_live *v, int32_t lane) {
+    gs_backend_info info;
+    gs_pool_view *p = &v->view.pools[lane];
+    gs_engine_lane_info(v->api->engine, lane, &info);
+    const uint32_t n = info.whole_prompts ? 0 : info.n_kv_blocks; /* an encoder keeps nothing */
+    if (n > p->n_blocks) {
+        int32_t *map = gs_realloc(p->map, (size_t)n * sizeof(*map));
+        if (!map)
+            return false;
+        p->map = map;
+    }
+    p->n_blocks = n;
+    return true;
+}
+
+/* Room for what the engine will tell. False: no memory. */
 static bool make_room(gs_live *v) {
     gs_engine_stats s;
-    gs_backend_info info;
     gs_engine_get_stats(v->api->engine, &s);
-    gs_engine_info(v->api->engine, &info);
     const int32_t n_records = s.n_running + s.n_waiting + 64;
     if (n_records > v->q.max_records) {
         gs_explain *records = gs_realloc(v->q.records, (size_t)n_records * sizeof(*records));
@@ -138,11 +168,11 @@ static bool make_room(gs_live *v) {
         v->q.records = records;
         v->q.max_records = n_records;
     }
-    if (!v->view.kv_map) {
-        v->view.kv_map = gs_calloc((size_t)info.n_kv_blocks + 1, sizeof(*v->view.kv_map));
-        v->view.n_kv_blocks = info.n_kv_blocks;
-    }
-    return v->view.kv_map != NULL;
+    const gs_models *models = &v->api->models;
+    for (int i = 0; i < models->n; i++)
+        if (models->v[i].served && !make_pool_room(v, models->v[i].served->lane))
+            return false;
+    return true;
 }
 
 static void ask_state(gs_live *v) {
@@ -182,6 +212,7 @@ void gs_live_answered(gs_live *v, gs_query *q) {
 
 static void on_timer(uv_timer_t *h) {
     gs_live *v = h->data;
+    send_models(v);
     send_steps(v);
     if (v->n_ticks++ % STATE_EVERY == 0)
         ask_state(v);
@@ -213,6 +244,8 @@ static void get_live(gs_api *a, gs_http_request *rq, json_t *body) {
     end_event(v);
     gs_http_write(rq, v->out.data, v->out.len);
     if (v->n_viewers++ == 0) {
+        gs_buf_clear(&v->models);
+        gs_live_write_models(a, &v->models); /* the hello has told them */
         v->steps_at = gs_steps_head(gs_engine_steps(a->engine));
         v->rates.n = 0;
         uv_timer_start(&v->timer, on_timer, STEPS_MS, STEPS_MS);
@@ -251,7 +284,9 @@ void gs_live_free(gs_live *v) {
         return;
     gs_buf_deinit(&v->out);
     gs_free(v->q.records);
-    gs_free(v->view.kv_map);
+    gs_buf_deinit(&v->models);
+    for (int i = 0; i < GS_ENGINE_LANES; i++)
+        gs_free(v->view.pools[i].map);
     gs_free(v);
 }
 

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "api/api_impl.h"
-#include "api/story.h"
+#include "api/kept.h"
 #include "api/settings.h"
+#include "api/story.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/version.h"
@@ -48,6 +48,23 @@ static void write_model(gs_jsonw *w, const gs_api *a, const gs_model_entry *m) {
     gs_jsonw_end_obj(w);
 }
 
+static void write_models(gs_jsonw *w, const gs_api *a) {
+    gs_jsonw_key(w, "models");
+    gs_jsonw_arr(w);
+    for (int i = 0; i < a->models.n; i++)
+        if (a->models.v[i].served)
+            write_model(w, a, &a->models.v[i]);
+    gs_jsonw_end_arr(w);
+}
+
+void gs_live_write_models(const gs_api *a, gs_buf *out) {
+    gs_jsonw w;
+    gs_jsonw_init(&w, out);
+    gs_jsonw_obj(&w);
+    write_models(&w, a);
+    gs_jsonw_end_obj(&w);
+}
+
 void gs_live_write_hello(const gs_api *a, const gs_audience *to, gs_buf *out) {
     gs_engine_settings set;
     if (!a->cfg.config || gs_settings_read(a->cfg.config, &set, NULL, 0) != GS_OK)
@@ -62,12 +79,7 @@ void gs_live_write_hello(const gs_api *a, const gs_audience *to, gs_buf *out) {
     key_int(&w, "started_s", a->started_ms / 1000);
     key_int(&w, "now_ms", gs_wall_ms());
     gs_jsonw_end_obj(&w);
-    gs_jsonw_key(&w, "models");
-    gs_jsonw_arr(&w);
-    for (int i = 0; i < a->models.n; i++)
-        if (a->models.v[i].served)
-            write_model(&w, a, &a->models.v[i]);
-    gs_jsonw_end_arr(&w);
+    write_models(&w, a);
     gs_jsonw_key(&w, "classes");
     gs_jsonw_arr(&w);
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
@@ -241,12 +253,12 @@ static const struct {
                     {GS_KV_MAP_OTHER, "held"}};
 #define N_PLAIN ((int32_t)(sizeof(plain_owners) / sizeof(plain_owners[0])))
 
-/* It holds a slot of the pool that is shown. */
+/* It holds a slot of a pool that is shown. */
 static bool in_pool(const gs_query *q, const gs_explain *x) {
-    return x->slot >= 0 && x->model == q->view->lane;
+    return x->slot >= 0 && q->view->pools[x->model].known;
 }
 
-static int32_t owner_of(const gs_query *q, int32_t mark) {
+static int32_t owner_of(const gs_query *q, int32_t lane, int32_t mark) {
     for (int32_t i = 0; i < N_PLAIN; i++)
         if (plain_owners[i].mark == mark)
             return i;
@@ -254,26 +266,25 @@ static int32_t owner_of(const gs_query *q, int32_t mark) {
     for (int32_t i = 0; i < q->n_records; i++) {
         if (!in_pool(q, &q->records[i]))
             continue;
-        if (q->records[i].slot == mark)
+        if (q->records[i].model == lane && q->records[i].slot == mark)
             return n;
         n++;
     }
     return N_PLAIN - 1; /* it came after the records were taken: nobody's we know */
 }
 
-static void write_run(gs_jsonw *w, const gs_query *q, int32_t mark, uint32_t n) {
+static void write_run(gs_jsonw *w, const gs_query *q, int32_t lane, int32_t mark, uint32_t n) {
     gs_jsonw_arr(w);
-    gs_jsonw_int(w, owner_of(q, mark));
+    gs_jsonw_int(w, owner_of(q, lane, mark));
     gs_jsonw_int(w, n);
     gs_jsonw_end_arr(w);
 }
 
-static void write_kv(state_writer *s) {
+static void write_pool(state_writer *s, int32_t lane) {
     gs_jsonw *w = &s->w;
-    const gs_engine_view *v = s->q->view;
-    gs_jsonw_key(w, "kv");
+    const gs_pool_view *v = &s->q->view->pools[lane];
     gs_jsonw_obj(w);
-    key_str(w, "model", gs_models_lane_name(s->a, v->lane));
+    key_str(w, "model", gs_models_lane_name(s->a, lane));
     key_int(w, "blocks", v->kv.n_blocks);
     key_int(w, "held", v->kv.n_held - v->kv.n_pinned);
     key_int(w, "cached", v->kv.n_cached);
@@ -282,14 +293,23 @@ static void write_kv(state_writer *s) {
     gs_jsonw_key(w, "runs");
     gs_jsonw_arr(w);
     uint32_t from = 0;
-    for (uint32_t b = 1; b <= v->n_kv_blocks; b++) {
-        if (b < v->n_kv_blocks && v->kv_map[b] == v->kv_map[from])
+    for (uint32_t b = 1; b <= v->n_blocks; b++) {
+        if (b < v->n_blocks && v->map[b] == v->map[from])
             continue;
-        write_run(w, s->q, v->kv_map[from], b - from);
+        write_run(w, s->q, lane, v->map[from], b - from);
         from = b;
     }
     gs_jsonw_end_arr(w);
     gs_jsonw_end_obj(w);
+}
+
+static void write_kv(state_writer *s) {
+    gs_jsonw_key(&s->w, "kv");
+    gs_jsonw_arr(&s->w);
+    for (int32_t lane = 0; lane < GS_ENGINE_LANES; lane++)
+        if (s->q->view->pools[lane].known)
+            write_pool(s, lane);
+    gs_jsonw_end_arr(&s->w);
 }
 
 static void write_kv_owners(state_writer *s) {
@@ -438,7 +458,6 @@ void gs_live_write_state(const gs_api *a, const gs_audience *to, const gs_query 
     gs_jsonw_end_arr(&s.w);
     write_totals(&s);
     gs_jsonw_key(&s.w, "jobs");
-    gs_jsonw_arr(&s.w);
-    gs_jsonw_end_arr(&s.w);
+    gs_batches_write(a, to->admin, &to->owner, &s.w);
     gs_jsonw_end_obj(&s.w);
 }

@@ -2,16 +2,16 @@
 #ifndef GS_API_LIVE_WRITE_H
 #define GS_API_LIVE_WRITE_H
 
+#include "api/api_impl.h"
 #include "base/buf.h"
 #include "engine/engine.h"
-
-struct gs_api;
 
 /* Who is to read it: admins see persons, others only themselves. */
 typedef struct gs_audience {
     bool admin;
     uint32_t person;
     uint64_t scope;
+    gs_owner owner; /* of batches */
 } gs_audience;
 
 /* The engine's statistics of the last seconds, for rates. */
@@ -25,6 +25,7 @@ typedef struct gs_rates {
 void gs_rates_add(gs_rates *r, const gs_engine *e, int64_t now_ns);
 
 void gs_live_write_hello(const struct gs_api *a, const gs_audience *to, gs_buf *out);
+void gs_live_write_models(const struct gs_api *a, gs_buf *out); /* those in memory */
 void gs_live_write_steps(const struct gs_api *a, const gs_step_record *steps, uint32_t n,
                          uint64_t lost, gs_buf *out);
 /* q: answered, of kind STATE. */

@@ -184,19 +184,22 @@ static void bar(char *out, int width, double share) {
 }
 
 static void show_head(const top *t, const json_t *s) {
-    const json_t *kv = json_object_get(s, "kv"), *rate = json_object_get(s, "throughput");
-    if (json_is_array(kv))
-        kv = json_array_get(kv, 0);
+    const json_t *rate = json_object_get(s, "throughput"), *pool;
     char room[21];
-    const double blocks = num(kv, "blocks");
-    bar(room, 20, blocks > 0 ? num(kv, "held") / blocks : 0);
+    size_t i;
+    double blocks = 0, held = 0;
+    json_array_foreach(json_object_get(s, "kv"), i, pool) {
+        blocks += num(pool, "blocks");
+        held += num(pool, "held");
+    }
+    bar(room, 20, blocks > 0 ? held / blocks : 0);
     printf("%sgamasot%s  %zu running, %zu waiting   step %.1f ms   fairness %.2f\n",
            colour(t, "\033[1m"), colour(t, "\033[0m"),
            json_array_size(json_object_get(s, "running")),
            json_array_size(json_object_get(s, "waiting")), t->step_ms, num(s, "fairness_jain"));
     printf("tokens/s  prompt %.0f  answers %.0f  embed %.0f   cache [%s] %.0f of %.0f\n",
-           num(rate, "prefill_tps"), num(rate, "decode_tps"), num(rate, "embed_tps"), room,
-           num(kv, "held"), blocks);
+           num(rate, "prefill_tps"), num(rate, "decode_tps"), num(rate, "embed_tps"), room, held,
+           blocks);
 }
 
 static void quantile(const json_t *c, const char *key, char out[12]) {

@@ -286,16 +286,23 @@ static void answer(gs_engine *e, gs_query *q) {
     post(e, &ev);
 }
 
+static void take_pool(const gs_lane *l, gs_pool_view *p) {
+    p->known = false;
+    if (!l || p->n_blocks == 0)
+        return;
+    gs_kv_get_stats(l->kv, &p->kv);
+    p->known = p->kv.n_blocks == p->n_blocks; /* or another model has the lane by now */
+    if (p->known)
+        gs_kv_map(l->kv, p->map);
+}
+
 static void take_view(const gs_engine *e, gs_engine_view *v) {
     gs_slo_config slo;
-    const gs_lane *l = e->lanes[v->lane >= 0 && v->lane < GS_ENGINE_LANES ? v->lane : 0];
-    if (!l)
-        l = e->active[0]; /* the first one stays */
-    gs_kv_get_stats(l->kv, &v->kv);
-    if (v->n_kv_blocks == v->kv.n_blocks)
-        gs_kv_map(l->kv, v->kv_map);
-    gs_sched_get_persons(l->sched, v->persons, v->n_persons);
-    gs_sched_get_slo(l->sched, &slo);
+    for (int32_t i = 0; i < GS_ENGINE_LANES; i++)
+        take_pool(e->lanes[i], &v->pools[i]);
+    /* Persons and settings are common to all lanes. */
+    gs_sched_get_persons(e->scheds[0], v->persons, v->n_persons);
+    gs_sched_get_slo(e->scheds[0], &slo);
     v->background_paused = slo.background_paused;
 }
 

@@ -99,13 +99,18 @@ typedef enum gs_query_kind {
     GS_QUERY_DETACH     /* lane goes; with GS_ERR_EXISTS it does not, sequences live there */
 } gs_query_kind;
 
+/* A lane's KV pool at one moment. */
+typedef struct gs_pool_view {
+    int32_t *map;      /* the asker's [n_blocks], as gs_kv_map; slots are those of the records */
+    uint32_t n_blocks; /* 0: not wanted */
+    bool known;        /* answer: there is a pool of that size; map and kv are its */
+    gs_kv_stats kv;
+} gs_pool_view;
+
 /* What is there at one moment. The arrays are the asker's. */
 typedef struct gs_engine_view {
-    int32_t lane;    /* whose KV pool; one that is gone: the first's */
-    int32_t *kv_map; /* [n_kv_blocks] as gs_kv_map; slots are those of the records */
-    uint32_t n_kv_blocks;
-    gs_kv_stats kv;
-    gs_person_view *persons; /* [n_persons]: as many as the engine's max_persons */
+    gs_pool_view pools[GS_ENGINE_LANES]; /* by the lanes' numbers */
+    gs_person_view *persons;             /* [n_persons]: as many as the engine's max_persons */
     uint32_t n_persons;
     bool background_paused;
 } gs_engine_view;

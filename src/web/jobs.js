@@ -8,10 +8,19 @@ const GOING = ["validating", "in_progress", "finalizing"];
 let batches = null; /* null: this server has none */
 let hours = null;   /* of /v1/background; null: not known */
 
-const nameOf = (b) => b.metadata?.name || b.metadata?.title || b.id;
+const toldOf = (b) => live.state?.jobs?.find((j) => j.id === b.id);
 
-/* Lines a second since it began, and the seconds that are left at that pace. */
+/* With its owner's name where it is somebody else's. */
+function nameOf(b) {
+  const name = b.metadata?.name || b.metadata?.title || b.id;
+  const person = toldOf(b)?.person;
+  return person && person !== live.hello?.person ? `${name} (${person})` : name;
+}
+
+/* Lines a second lately, and the seconds that are left at that pace; without, since it began. */
 function pace(b) {
+  const told = toldOf(b);
+  if (told?.rate > 0) return {rate: told.rate, left_s: told.eta_s};
   const {total = 0, completed = 0, failed = 0} = b.request_counts ?? {};
   const s = Date.now() / 1000 - b.in_progress_at;
   const rate = b.status === "in_progress" && s > 1 ? (completed + failed) / s : 0;
@@ -76,7 +85,7 @@ function fill() {
 
 async function read() {
   try {
-    const [list, background] = await Promise.all([getIfThere("/v1/batches?limit=100"), getIfThere("/v1/background")]);
+    const [list, background] = await Promise.all([getIfThere("/v1/batches?limit=100&all=true"), getIfThere("/v1/background")]);
     batches = list?.data ?? null;
     hours = background;
     fill();

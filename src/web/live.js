@@ -1,6 +1,6 @@
 /*
  * The live data of /v1/live: connects, connects again, keeps the last of everything, and knows when
- * it is old. Views listen: on("hello" | "state" | "steps" | "link", fn).
+ * it is old. Views listen: on("hello" | "models" | "state" | "steps" | "link", fn).
  */
 import {ApiError, askKey, readEvents, send} from "./api.js";
 
@@ -66,6 +66,10 @@ const handlers = {
     live.steps = [];
     looks.length = 0; /* another server, maybe: its counts begin anew */
     tell("hello", data);
+  },
+  models(data) { /* one was loaded, or has gone */
+    if (live.hello) live.hello.models = data.models;
+    tell("models", data.models);
   },
   steps(data) {
     live.lost += data.lost ?? 0;
@@ -152,6 +156,9 @@ setInterval(() => {
 
 /* ---- What several views ask of it ---- */
 
-export const kvPools = (state) => (Array.isArray(state?.kv) ? state.kv : state?.kv ? [state.kv] : []);
+export const kvPools = (state) => state?.kv ?? [];
+
+/* Whose work it is, where there is more than one model. */
+export const modelOf = (r) => (live.hello?.models?.length > 1 && r.model ? r.model : "");
 
 export const classInfo = (name) => live.hello?.classes?.find((c) => c.name === name);

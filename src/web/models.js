@@ -51,7 +51,8 @@ async function read() {
 
 export function startModels() {
   let timer = null;
-  on("hello", () => { if (!$("#view-models").hidden) read(); });
+  for (const event of ["hello", "models"])
+    on(event, () => { if (!$("#view-models").hidden) read(); });
   onChange("language", fill);
   return {
     shown() { read(); timer = setInterval(read, 5000); },

@@ -1,6 +1,7 @@
 /* Lists of requests: who is being answered, who waits and why; with what one may do about them. */
 import {act} from "./api.js";
 import {$, className, h, keyed, num, setText, t, time} from "./base.js";
+import {modelOf} from "./live.js";
 import {who} from "./sentence.js";
 import {showStory} from "./story.js";
 
@@ -34,7 +35,7 @@ function what(r) {
 
 function updateRow(el, r) {
   setText($(".chip", el), className(r.class));
-  setText($(".who", el), who(r));
+  setText($(".who", el), [who(r), modelOf(r)].filter(Boolean).join(" · "));
   setText($(".what", el), what(r));
   const bar = $("progress", el);
   bar.value = r.max_output_tokens > 0 ? r.output_tokens / r.max_output_tokens : 0;

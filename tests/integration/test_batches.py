@@ -389,6 +389,34 @@ class Persons(unittest.TestCase):
             r = server.post("/v1/background/pause", None)
             self.assertEqual(r.status, 403)
 
+    def test_jobs_in_the_live_view(self):
+        from test_live import Viewer
+        with Server("--fake.step_ms", 10, "--background.max-lines", 4, env=self.env,
+                    key=self.key["mina"]) as server:
+            mina, boss = client(server), client(server, self.key["boss"])
+            long = {"max_tokens": 50, "ignore_eos": True}
+            b = submit(mina, [chat_line(40, temperature=-1), *(chat_line(i, **long) for i in range(40))],
+                       metadata={"name": 'letters "A"'})
+            views = {name: Viewer(server, self.key[name]) for name in self.key}
+            for name, v in views.items():
+                self.addCleanup(v.close)
+                if name == "jun":
+                    self.assertEqual(v.next("state")["jobs"], [])
+                    continue
+                job = v.next("state", lambda d: not d["jobs"] or d["jobs"][0]["failed"])["jobs"][0]
+                self.assertEqual({k: job[k] for k in ("id", "name", "person", "status", "total",
+                                                      "failed", "schedule", "paused")},
+                                 {"id": b.id, "name": 'letters "A"', "person": "mina",
+                                  "status": "in_progress", "total": 41, "failed": 1,
+                                  "schedule": None, "paused": None})
+            going = views["mina"].next("state", lambda d: not d["jobs"] or d["jobs"][0]["rate"] > 0)
+            self.assertGreater(going["jobs"][0]["eta_s"], 0)
+            boss.post("/background/pause", cast_to=object)
+            held = views["boss"].next("state", lambda d: d["jobs"] and d["jobs"][0]["paused"])["jobs"][0]
+            self.assertEqual(held["paused"], "paused")
+            mina.batches.cancel(b.id)
+            views["mina"].next("state", lambda d: d["jobs"] == [])
+
     def test_quotas(self):
         with Server("--store.max-file-mb", 1, "--store.person-mb", 2, "--store.person-batches", 1,
                     "--store.max-lines", 3, env=self.env, key=self.key["mina"]) as server:

@@ -24,7 +24,7 @@ class Viewer:
         self.connection.request("GET", "/v1/live", headers=headers)
         self.response = self.connection.getresponse()
         self.status, self.headers = self.response.status, self.response.headers
-        self.seen = {"hello": [], "steps": [], "state": []}
+        self.seen = {"hello": [], "models": [], "steps": [], "state": []}
 
     def one(self):
         lines = []
@@ -118,7 +118,7 @@ class Live(harness.SharedServer):
         people = {p["name"]: p for p in state["people"]}
         self.assertEqual((people["ann"]["running"], people["ben"]["waiting"]), (3, 1))
         # The pool: every block once, and each sequence holds some.
-        kv, owners = state["kv"], state["kv_owners"]
+        (kv,), owners = state["kv"], state["kv_owners"]
         blocks = {}
         for owner, n in kv["runs"]:
             blocks[owner] = blocks.get(owner, 0) + n
@@ -150,6 +150,42 @@ class Live(harness.SharedServer):
             chat = self.start("ann", "beside a sleeper", 300)
             self.assertEqual(len(list(chat.events())), 301)
         self.assertLess(self.server.rss_anon_kb(), rss + 4096)
+
+
+class SeveralModels(unittest.TestCase):
+    def test_each_has_its_name_its_steps_and_its_pool(self):
+        path = harness.TMP / "live-models.conf"
+        path.write_text("[model digits]\nbackend = fake\nfake_kv_blocks = 96\n")
+        with harness.Server("--config", path, *SLOW) as server:
+            v = Viewer(server)
+            self.addCleanup(v.close)
+            self.assertEqual([m["name"] for m in v.next("hello")["models"]], ["fake"])
+            self.assertEqual([p["model"] for p in v.next("state")["kv"]], ["fake"])
+            streams = {}
+            for model in ("fake", "digits"):
+                streams[model] = s = server.stream("/v1/completions", body(f"for {model}", 2000, model=model))
+                self.addCleanup(s.close)
+                self.assertEqual(s.status, 200)
+            self.assertEqual([m["name"] for m in v.next("models")["models"]], ["fake", "digits"])
+            state = v.next("state", lambda d: len(d["running"]) == 2 and len(d["kv"]) == 2)
+            ids = {model: s.headers["X-Request-Id"] for model, s in streams.items()}
+            self.assertEqual({r["model"]: r["id"] for r in state["running"]}, ids)
+            owners = state["kv_owners"]
+            for pool in state["kv"]:
+                self.assertEqual(sum(n for _, n in pool["runs"]), pool["blocks"])
+                held = [(owners[o]["request"], n) for o, n in pool["runs"] if owners[o]["kind"] == "seq"]
+                self.assertEqual({request for request, _ in held}, {ids[pool["model"]]})
+                self.assertEqual(sum(n for _, n in held), pool["held"])
+            self.assertEqual(state["kv"][1]["blocks"], 96)
+            seen = {s["model"] for d in v.seen["steps"] for s in d["steps"]}
+            while seen != {"fake", "digits"}:
+                seen |= {s["model"] for s in v.next("steps")["steps"]}
+            server.post(f"/v1/requests/{ids['digits']}/cancel", None)
+            wait_until("its request is over", lambda: [
+                r["model"] for r in v.next("state")["running"]] == ["fake"])
+            server.post("/api/generate", {"model": "digits", "keep_alive": 0})
+            v.next("models", lambda d: [m["name"] for m in d["models"]] == ["fake"])
+            self.assertEqual([p["model"] for p in v.next("state")["kv"]], ["fake"])
 
 
 class Actions(harness.SharedServer):

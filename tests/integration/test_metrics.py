@@ -99,6 +99,39 @@ class Forms(harness.SharedServer):
         self.assertEqual(gone, [1])
 
 
+class SeveralModels(unittest.TestCase):
+    def test_each_has_its_label_and_the_sums_are_all(self):
+        path = harness.TMP / "metrics-models.conf"
+        path.write_text("[model digits]\nbackend = fake\nfake_kv_blocks = 96\n")
+        with harness.Server("--config", path) as s:
+            for model, n in (("fake", 3), ("digits", 7), ("digits", 5)):
+                s.ok("/v1/completions", {"model": model, "prompt": model, "max_tokens": n,
+                                         "ignore_eos": True})
+            s.wait_idle()
+            page = s.get("/metrics")
+            done = promtool("check", "metrics", input=page.body)
+            said = {line for line in (done.stdout + done.stderr).decode().splitlines() if line}
+            self.assertLessEqual(said, KNOWN)
+            list(open_metrics(s.get("/metrics", headers=OPEN).text))
+            of = {}
+            for f in text_0_0_4(page.text):
+                for x in f.samples:
+                    key = x.name.removeprefix("gamasot_"), x.labels.get("model")
+                    of[key] = of.get(key, 0) + x.value
+            for name, fake, digits in (("request_generation_tokens_sum", 3, 12),
+                                       ("time_to_first_token_seconds_count", 1, 2),
+                                       ("request_success_total", 1, 2), ("prompt_tokens_total", 4, 12),
+                                       ("num_requests_running", 0, 0), ("num_requests_waiting", 0, 0)):
+                self.assertEqual((of[name, "fake"], of[name, "digits"]), (fake, digits), name)
+            self.assertEqual(of["kv_blocks", "digits"], 96)
+            for name in ("kv_cache_usage_perc", "prefix_cache_queries_total", "num_preemptions_total",
+                         "step_predicted_ratio_count", "step_model_median_error"):
+                self.assertIn((name, "digits"), of)
+            spent = sum(v for (name, _), v in of.items() if name == "step_part_seconds_total")
+            busy = sum(v for (name, _), v in of.items() if name == "busy_seconds_total")
+            self.assertAlmostEqual(spent, busy, places=6)
+
+
 class Packaged(unittest.TestCase):
     def test_rules(self):
         folder = PACKAGING / "prometheus"

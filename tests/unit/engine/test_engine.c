@@ -729,14 +729,18 @@ static void a_view_of_the_pool_matches_its_counts(void **state) {
     static int32_t map[8192];
     gs_explain records[8];
     gs_person_view persons[4];
-    gs_engine_view v = {
-        .kv_map = map, .n_kv_blocks = r->fc.n_kv_blocks, .persons = persons, .n_persons = 4};
+    gs_engine_view v = {.pools = {{.map = map, .n_blocks = r->fc.n_kv_blocks},
+                                  {.map = map, .n_blocks = r->fc.n_kv_blocks}},
+                        .persons = persons,
+                        .n_persons = 4};
     gs_query q = {.kind = GS_QUERY_STATE, .records = records, .max_records = 8, .view = &v};
     assert_ptr_equal(ask(r, &q), &q);
     assert_int_equal(q.code, GS_OK);
     assert_int_equal(q.n_records, 3);
+    assert_true(v.pools[0].known);
+    assert_false(v.pools[1].known); /* there is no such lane */
     uint32_t n_free = 0, n_cached = 0, n_held = 0;
-    for (uint32_t b = 0; b < v.n_kv_blocks; b++) {
+    for (uint32_t b = 0; b < v.pools[0].n_blocks; b++) {
         bool known = false;
         for (int32_t i = 0; i < q.n_records; i++)
             known |= map[b] >= 0 && records[i].slot == map[b];
@@ -745,9 +749,9 @@ static void a_view_of_the_pool_matches_its_counts(void **state) {
         n_cached += map[b] == GS_KV_MAP_CACHED;
         n_held += map[b] >= 0;
     }
-    assert_int_equal(n_free, v.kv.n_free);
-    assert_int_equal(n_cached, v.kv.n_cached);
-    assert_int_equal(n_held, v.kv.n_held);
+    assert_int_equal(n_free, v.pools[0].kv.n_free);
+    assert_int_equal(n_cached, v.pools[0].kv.n_cached);
+    assert_int_equal(n_held, v.pools[0].kv.n_held);
     assert_true(n_cached > 0 && n_held > 0);
     assert_int_equal(persons[0].stats.n_running, 3);
     assert_true(persons[0].config.weight > 0.0);
