@@ -186,6 +186,7 @@ class SeveralModels(unittest.TestCase):
             server.post("/api/generate", {"model": "digits", "keep_alive": 0})
             v.next("models", lambda d: [m["name"] for m in d["models"]] == ["fake"])
             self.assertEqual([p["model"] for p in v.next("state")["kv"]], ["fake"])
+            server.post(f"/v1/requests/{ids['fake']}/cancel", None)
 
 
 class Actions(harness.SharedServer):
