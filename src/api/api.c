@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "api/history.h"
 #include "api/kept.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -109,8 +110,9 @@ static void on_tick(uv_timer_t *h) {
     if (a->engine) {
         gs_engine_stats s;
         gs_engine_get_stats(a->engine, &s);
+        gs_history_sample(a->history, &s);
         if (gs_metrics_tick(a->metrics, &s, now_ns))
-            gs_energy_read(&a->energy); /* before its counters begin again */
+            gs_history_minute(a, &s, now_ns, gs_energy_read(&a->energy));
         gs_tuning_tick(a, &s, now_ns);
     }
     /* A request's tick may free that request, never another one. */
@@ -157,7 +159,7 @@ static void open_store(gs_api *a, gs_api **api) {
     gs_store_config sc = {.folder = a->cfg.state_folder, .wake = gs_api_wake, .wake_arg = api};
     if (a->cfg.state_folder && gs_store_create(&sc, &a->store) != 0)
         a->cfg.state_reason = "out of memory";
-    if (gs_kept_create(a) != 0)
+    if (gs_kept_create(a) != 0 || gs_history_create(a) != 0)
         a->cfg.state_reason = "out of memory";
 }
 
@@ -165,6 +167,7 @@ static void free_parts(gs_api *a) {
     gs_kept_free(a);
     gs_hours_free(a);
     gs_live_free(a->viewers);
+    gs_free(a->history);
     gs_energy_close(&a->energy);
     gs_tuning_free(a->tuning);
     gs_free(a->metrics);
@@ -197,7 +200,7 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
                        rc == GS_ERR_NOMEM ? "out of memory" : "no random numbers to be had");
     }
     gs_energy_open(&a->energy, NULL);
-    gs_metrics_init(a->metrics, cfg->metrics_persons, gs_now_ns());
+    gs_metrics_init(a->metrics, cfg->metrics_persons, gs_history_period_ns(a), gs_now_ns());
     rc = gs_api_keys_open(a, err, errlen);
     if (rc == 0)
         rc = gs_hours_create(a, err, errlen);

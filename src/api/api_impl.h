@@ -87,9 +87,10 @@ void gs_hours_write(const gs_api *a, gs_buf *out); /* JSON, of GET /v1/backgroun
 void gs_api_configure(gs_api *a, const gs_engine_settings *set);
 /* The value of a parameter of the query, as far as it is plain text; "" without. */
 void gs_api_query_param(const gs_http_request *rq, const char *name, char *out, size_t n);
-typedef struct gs_live gs_live;   /* live.c */
-typedef struct gs_kept gs_kept;   /* kept.h */
-typedef struct gs_hours gs_hours; /* hours.c */
+typedef struct gs_live gs_live;       /* live.c */
+typedef struct gs_history gs_history; /* history.c */
+typedef struct gs_kept gs_kept;       /* kept.h */
+typedef struct gs_hours gs_hours;     /* hours.c */
 
 /* Stories of sequences that have ended, newest last, for /v1/requests/{id}. */
 #define GS_API_PAST 512
@@ -125,6 +126,7 @@ struct gs_api {
     gs_energy energy;
     gs_tuning *tuning;   /* tuning.c */
     gs_live *viewers;    /* live.c: who looks on */
+    gs_history *history; /* history.c */
     int64_t started_ms;  /* wall clock */
     gs_past *past;       /* [GS_API_PAST] ring */
     uint64_t n_past;     /* ever */

@@ -45,7 +45,8 @@ typedef struct gs_call {
     bool ascending;
     int limit;
     char id[GS_ID_BYTES], after[GS_ID_BYTES], purpose[32];
-    int64_t now_s, service_s; /* when it began */
+    int64_t from_s, to_s, step_s; /* of history */
+    int64_t now_s, service_s;     /* when it began */
     gs_kept_limits limits;
     const char *paused; /* why the owner's batches don't run now, or NULL; static */
     gs_buf out;         /* answer: JSON */

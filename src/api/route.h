@@ -62,6 +62,7 @@ extern const gs_api_part gs_api_part_ollama, gs_api_part_anthropic, gs_api_part_
 extern const gs_api_part gs_scheduling_part; /* scheduling.c */
 extern const gs_api_part gs_tuning_part;     /* tuning.c */
 extern const gs_api_part gs_live_part;       /* live.c */
+extern const gs_api_part gs_history_part;    /* history.c */
 extern const gs_api_part gs_pages_part;      /* pages.c */
 
 /* The value of the last "{name}" of a path that matched pattern, into out. */

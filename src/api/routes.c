@@ -481,7 +481,7 @@ static const gs_api_part *const parts[] = {
     &gs_api_part_ollama, &gs_api_part_anthropic, &gs_api_part_responses,
     &gs_scheduling_part, &gs_live_part,          &gs_pages_part,
     &gs_api_part_files,  &gs_api_part_batches,   &gs_api_part_background,
-    &gs_tuning_part};
+    &gs_tuning_part,     &gs_history_part};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {

@@ -231,6 +231,8 @@
   X(metrics, persons, INT, NULL, "16", 0, 16, NULL, GS_CONFIG_STARTUP,                             \
     "Persons that have a label of their own in `/metrics` (which takes an admin's key to see); "   \
     "the rest are one. 0: no label `person`.")                                                     \
+  X(metrics, history_s, INT, NULL, "60", 1, 3600, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,      \
+    "Length of the minutes that history is made of: for tests.")                                   \
   X(tune, live, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_LIVE,                                   \
     "Change one live option at a time, by a step, and keep it only if more is done with all "      \
     "targets held.")                                                                               \

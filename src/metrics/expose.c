@@ -385,6 +385,9 @@ static const char intro[] =
     "`other`, nobody\nin particular is empty. Other keys see the sums and no persons.\n"
     "\n"
     "A Grafana dashboard is in `packaging/grafana`, alert rules are in `packaging/prometheus`.\n"
+    "Without Prometheus there is `GET /v1/history`: the last 30 days by minute, in the server's "
+    "own "
+    "store\n([api.md](api.md#what-was)).\n"
     "\n"
     "| metric | type | labels | |\n"
     "|---|---|---|---|\n";

@@ -3,8 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define NS        1e-9
-#define MINUTE_NS 60000000000LL
+#define NS 1e-9
 
 static const double FIRST_BOUNDS[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
                                       0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
@@ -44,12 +43,13 @@ int gs_code_at(int i) {
     return i >= 0 && i < GS_CODE_COUNT ? codes[i] : 0;
 }
 
-void gs_metrics_init(gs_metrics *m, int32_t max_persons, int64_t now_ns) {
+void gs_metrics_init(gs_metrics *m, int32_t max_persons, int64_t minute_ns, int64_t now_ns) {
     memset(m, 0, sizeof(*m));
     m->persons_off = max_persons == 0;
     m->max_persons = max_persons < GS_METRICS_PLACES - 2 ? max_persons : GS_METRICS_PLACES - 2;
     m->n_places = 1;
-    m->minute = now_ns / MINUTE_NS;
+    m->minute_ns = minute_ns;
+    m->minute = now_ns / minute_ns;
 }
 
 void gs_metrics_init_further(gs_metrics *m, gs_metrics *first) {
@@ -123,7 +123,7 @@ void gs_metrics_answered(gs_metrics *m, gs_class c, int status) {
 }
 
 bool gs_metrics_tick(gs_metrics *m, const gs_engine_stats *s, int64_t now_ns) {
-    const int64_t minute = now_ns / MINUTE_NS;
+    const int64_t minute = now_ns / m->minute_ns;
     if (minute <= m->minute)
         return false;
     memcpy(m->last, m->minutes[m->minute % GS_METRICS_MINUTES], sizeof(m->last));

@@ -83,15 +83,17 @@ struct gs_metrics {
     uint64_t wasted_tokens; /* that came when nobody was there to read them */
     uint64_t n_paused;      /* requests for pauses */
     gs_minute_class minutes[GS_METRICS_MINUTES][GS_CLASS_COUNT]; /* ring by minute */
-    int64_t minute;                                              /* the current one */
-    gs_minute_class last[GS_CLASS_COUNT];                        /* the one before it */
-    int64_t person_ns[GS_METRICS_MINUTES][GS_ENGINE_PERSONS];    /* as each minute began */
-    double weight[GS_ENGINE_PERSONS];                            /* 0: as common */
+    int64_t minute_ns;
+    int64_t minute;                                           /* the current one */
+    gs_minute_class last[GS_CLASS_COUNT];                     /* the one before it */
+    int64_t person_ns[GS_METRICS_MINUTES][GS_ENGINE_PERSONS]; /* as each minute began */
+    double weight[GS_ENGINE_PERSONS];                         /* 0: as common */
 };
 
 extern const gs_hist_shape gs_hist_shapes[GS_HIST_COUNT];
 
-void gs_metrics_init(gs_metrics *m, int32_t max_persons, int64_t now_ns);
+/* minute_ns: what a minute is; other than one for tests. */
+void gs_metrics_init(gs_metrics *m, int32_t max_persons, int64_t minute_ns, int64_t now_ns);
 /* Of a further model. */
 void gs_metrics_init_further(gs_metrics *m, gs_metrics *first);
 const char *gs_finish_name(gs_finish f); /* static */

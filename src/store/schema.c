@@ -65,7 +65,32 @@ static const char files_and_batches[] =
     "  PRIMARY KEY (batch, n),"
     "  UNIQUE (batch, custom_id)) WITHOUT ROWID;";
 
+/*
+ * What each minute was (t_s: its start), and of each class in which anything happened. ttft and
+ * itl are histograms as api/history_db.c packs them.
+ */
+static const char history[] =
+    "CREATE TABLE history ("
+    "  t_s INTEGER PRIMARY KEY,"
+    "  ms INTEGER NOT NULL," /* how long it was: the first one after a start is shorter */
+    "  busy_ms INTEGER NOT NULL,"
+    "  background_ms INTEGER NOT NULL," /* of busy_ms */
+    "  kv REAL NOT NULL,"
+    "  energy_j REAL);" /* null: not to be read here */
+    "CREATE TABLE history_classes ("
+    "  t_s INTEGER NOT NULL REFERENCES history (t_s) ON DELETE CASCADE,"
+    "  class TEXT NOT NULL,"
+    "  requests INTEGER NOT NULL,"
+    "  judged INTEGER NOT NULL,"
+    "  missed INTEGER NOT NULL,"
+    "  prompt_tokens INTEGER NOT NULL,"
+    "  output_tokens INTEGER NOT NULL,"
+    "  ttft BLOB NOT NULL,"
+    "  itl BLOB NOT NULL,"
+    "  PRIMARY KEY (t_s, class)) WITHOUT ROWID;";
+
 const char *const gs_store_schema[] = {
     files_and_batches,
+    history,
 };
 const int gs_store_schema_n = sizeof(gs_store_schema) / sizeof(gs_store_schema[0]);

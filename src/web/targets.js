@@ -168,23 +168,17 @@ function range(name) {
   return [from, from + 6 * 3600, 120];
 }
 
-/* A row's class, whether classes come as a list or by name. */
-const classOf = (row, c) =>
-  (Array.isArray(row.classes) ? row.classes.find((x) => x.class === c || x.name === c) : row.classes?.[c]);
-const p95 = (x) => x?.ttft_ms?.p95 ?? x?.ttft_p95_ms ?? null;
+const ttftOf = (row, c) => row.classes.find((x) => x.name === c)?.ttft_ms.p95 ?? null;
 
 async function drawHistory() {
   const [from, to, step] = range($("#history-range").value);
-  const said = await getIfThere(`/v1/history?from=${from}&to=${to}&step=${step}`);
-  const rows = said?.rows ?? said?.data ?? (Array.isArray(said) ? said : []);
+  const rows = (await getIfThere(`/v1/history?from=${from}&to=${to}&step=${step}`))?.rows ?? [];
   const note = $("#history-none");
   note.hidden = rows.length > 0;
-  setText(note, t(said === null ? "history.off" : "history.none"));
+  setText(note, t("history.none"));
   $("#history-chart").hidden = $("#history-table").hidden = rows.length === 0;
   if (rows.length === 0) return;
-  const at = (r) => r.t ?? r.t_s ?? r.time ?? r.from;
-  const busy = (r) => r.busy ?? r.busy_share ?? r.device_busy ?? null;
-  const used = CLASSES.filter((c) => rows.some((r) => p95(classOf(r, c)) !== null));
+  const used = CLASSES.filter((c) => rows.some((r) => ttftOf(r, c) !== null));
   await chart($("#history-chart"), () => ({
     options: {
       scales: {busy: {range: [0, 100]}},
@@ -193,14 +187,14 @@ async function drawHistory() {
         ...used.map((c) => ({label: className(c), stroke: classColour(c), width: 2, spanGaps: false})),
         {label: t("history.busy"), scale: "busy", stroke: colour("--muted"), fill: colour("--free"), width: 1}],
     },
-    data: [rows.map(at), ...used.map((c) => rows.map((r) => p95(classOf(r, c)))),
-      rows.map((r) => (busy(r) === null ? null : busy(r) * 100))],
+    data: [rows.map((r) => r.t), ...used.map((c) => rows.map((r) => ttftOf(r, c))),
+      rows.map((r) => r.busy * 100)],
   }));
   const clock = new Intl.DateTimeFormat(document.documentElement.lang, {dateStyle: "short", timeStyle: "short"});
   $("#history-table div").replaceChildren(table(t("history.title"),
     [t("col.time"), ...used.map(className), t("history.busy")],
-    rows.slice(-60).reverse().map((r) => [clock.format(new Date(at(r) * 1000)),
-      ...used.map((c) => time(p95(classOf(r, c)))), busy(r) === null ? "–" : percent(busy(r))])));
+    rows.slice(-60).reverse().map((r) => [clock.format(new Date(r.t * 1000)),
+      ...used.map((c) => time(ttftOf(r, c))), percent(r.busy)])));
 }
 
 /* ---- */

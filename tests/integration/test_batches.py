@@ -608,6 +608,27 @@ class ClockThatIsSet(unittest.TestCase):
                              [f"line-{i}" for i in range(200)])
             self.assertEqual(c.files.content(kept).content, b"kept")
 
+    def test_history_keeps_what_it_had(self):
+        with Server("--metrics.history-s", 1, env=self.env()) as server:
+            now = int(time.time())
+
+            def rows():
+                return server.get(f"/v1/history?from={now - 60}&to={now + 600}&step=1").json["rows"]
+
+            def ended():
+                return sum(c["requests"] for r in rows() for c in r["classes"])
+            wait_until("some minutes", lambda: len(rows()) >= 6)
+            before = [r["t"] for r in rows()]
+            self.move(-5)  # the minutes come once more
+            self.assertEqual(server.complete("hello", 3)["usage"]["completion_tokens"], 3)
+            wait_until("it is counted", ended)
+            self.assertEqual(ended(), 1)
+            after = [r["t"] for r in rows()]
+            self.assertEqual(after, sorted(set(after)))
+            self.assertLessEqual(set(before), set(after))
+            at, = (r["t"] for r in rows() if r["classes"])
+            self.assertLess(at, before[-1])
+
     def test_a_schedule_follows_the_wall(self):
         # 2026-01-15 12:00 UTC; at night it is 02:00 of the next day.
         noon = 1768478400 - int(time.time())

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
@@ -283,6 +284,88 @@ class OutsideClock(unittest.TestCase):
         with harness.Server("--model", harness.model_path(), "--engine.threads", 1, backend="native",
                             check=False) as s:
             self.agree(s, self.replay(s, trace, 50))
+
+
+class History(unittest.TestCase):
+    """Minutes of a second, in the store."""
+    SHORT = ("--metrics.history_s", 1)
+    assert_error = harness.SharedServer.assert_error
+
+    def rows(self, server, query="", **kw):
+        r = server.get(f"/v1/history{query}", **kw)
+        self.assertEqual(r.status, 200, r.body)
+        return r.json["rows"]
+
+    def total(self, rows, cls, key):
+        return sum(c[key] for r in rows for c in r["classes"] if c["name"] == cls)
+
+    def counted(self, server, cls, n):
+        def kept():
+            rows = self.rows(server)
+            return rows if self.total(rows, cls, "requests") >= n else None
+        rows = wait_until("the minutes are kept", kept)
+        self.assertEqual(self.total(rows, cls, "requests"), n)
+        return rows
+
+    def test_it_outlives_the_server(self):
+        env = {"GAMASOT_STORE_FOLDER": tempfile.mkdtemp(prefix="history-", dir=harness.TMP)}
+        slow = (*self.SHORT, "--fake.step_ms", 5)
+        with harness.Server(*slow, env=env) as s:
+            for i in range(4):
+                s.complete(f"count {i}", 30, ignore_eos=True)
+            s.ok("/v1/completions", {"prompt": "hello", "max_tokens": 5},
+                 headers={"X-Gamasot-Class": "voice"})
+            rows = self.counted(s, "chat", 4)
+            self.assertEqual(self.total(rows, "chat", "output_tokens"), 120)
+            self.assertEqual(sum(c["itl_ms"]["n"] for r in rows for c in r["classes"]
+                                 if c["name"] == "chat"), 4 * 29)
+            self.counted(s, "voice", 1)
+            wait_until("a minute at rest", lambda: self.rows(s)[-1]["busy"] == 0)
+            rows = self.rows(s)
+            times = [r["t"] for r in rows]
+            self.assertEqual(times, sorted(set(times)))
+            self.assertGreater(sum(r["busy"] * r["seconds"] for r in rows), 0.5)  # 120 steps of 5 ms
+            self.assertTrue(all(0 <= r["busy"] <= 1 and 0 <= r["kv"] <= 1 for r in rows), rows)
+        with harness.Server(*self.SHORT, env=env) as s:
+            s.complete("once more", 3, ignore_eos=True)
+            rows = self.counted(s, "chat", 5)
+            # The same in one row.
+            to = rows[-1]["t"] + 3  # an hour in 1,500 rows: of 3 s
+            one, = self.rows(s, f"?from={to - 3600}&to={to}&step=3600")
+            chat, = [c for c in one["classes"] if c["name"] == "chat"]
+            self.assertEqual((chat["requests"], chat["output_tokens"], chat["ttft_ms"]["n"]), (5, 123, 5))
+            self.assertGreaterEqual(chat["itl_ms"]["p50"], 2.5)  # the bucket of 5 ms begins there
+            self.assertLessEqual(chat["ttft_ms"]["p50"], chat["ttft_ms"]["p95"])
+
+    def test_what_it_is_asked(self):
+        with harness.Server(*self.SHORT) as s:
+            for query, field in (("from=x", "from"), ("from=-1", "from"), ("from=10&to=10", "from"),
+                                 ("from=99999999999999999999999999", "from"), ("to=0", "to"),
+                                 ("to=1.5", "to"), ("step=0", "step"), ("step=2592001", "step"),
+                                 ("from=0&to=150001&step=100", "step"), ("step=+60", "step")):
+                self.assert_error(s.get(f"/v1/history?{query}"), 400, field)
+            r = s.get("/v1/history?from=0&to=150000&step=100")
+            self.assertEqual(r.json, {"from": 0, "to": 150000, "step": 100, "rows": []})
+            self.assertGreaterEqual(s.get("/v1/history?from=0&to=150001").json["step"], 101)
+
+    def test_without_a_folder_there_is_none(self):
+        with harness.Server(*self.SHORT, env={"GAMASOT_STORE_FOLDER": "/proc/nowhere"}) as s:
+            s.complete("hello", 3)
+            self.assertEqual(self.rows(s), [])
+
+    def test_it_takes_an_admin_where_keys_exist(self):
+        keys = str(pathlib.Path(tempfile.mkdtemp(dir=harness.TMP)) / "keys.json")
+        env = {"GAMASOT_SERVER_KEYS_FILE": keys}
+        made = {}
+        for name, *more in (("mum", "--admin"), ("ben",)):
+            status, out, err = cli("keys", "add", name, *more, env=env)
+            self.assertEqual(status, 0, err)
+            made[name] = re.search(r"gs-\w+|sk-\w+", out).group(0)
+        with harness.Server(env=env, key=made["mum"]) as s:
+            self.rows(s)
+            self.assertEqual(s.get("/v1/history", headers={
+                "Authorization": f"Bearer {made['ben']}"}).status, 403)
+            self.assertEqual(s.get("/v1/history", headers={"Authorization": "Bearer no"}).status, 401)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ static void jain(void **state) {
 static gs_metrics *new_metrics(int persons) {
     gs_metrics *m = malloc(sizeof(*m));
     assert_non_null(m);
-    gs_metrics_init(m, persons, 0);
+    gs_metrics_init(m, persons, MINUTE, 0);
     return m;
 }
 
