@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "api/api_impl.h"
+#include "base/utf8.h"
 
 /* Persons that `user` may make without keys: it takes no right to invent names. */
 #define MAX_USERS 32
@@ -30,6 +31,8 @@ static uint32_t person_of(gs_persons *p, const char *who, const char *label, boo
         return 0;
     p->key[p->n] = key;
     snprintf(p->name[p->n], sizeof(p->name[0]), "%s", label);
+    p->name[p->n][gs_utf8_valid_prefix(p->name[p->n], strlen(p->name[p->n]))] =
+        '\0'; /* cut inside */
     p->n_users += by_user;
     return p->n++;
 }

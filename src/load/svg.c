@@ -111,6 +111,7 @@ static void tick(gs_chart *c, bool x_axis, double v) {
 static void ticks(gs_chart *c, bool x_axis) {
     const gs_axis *a = x_axis ? &c->x : &c->y;
     if (a->log) {
+        /* NOLINTNEXTLINE(cert-flp30-c,clang-analyzer-security.FloatLoopCounter): decades */
         for (double v = pow(10, ceil(log10(a->low) - 1e-9)); v <= a->high * 1.0001; v *= 10)
             tick(c, x_axis, v);
         return;

@@ -33,8 +33,9 @@ RAW = [b"", b"{", b"null", b"[]", b'"x"', b'{"a":\xff}', b'{"a":"\xed\xa0\x80"}'
 class Generator:
     def __init__(self, document, seed):
         self.document, self.rng = document, random.Random(seed)
+        # Pausing background would leave every request of that class waiting for the rest of the test.
         self.operations = [(path, method, op) for path, item in document["paths"].items()
-                           for method, op in item.items()]
+                           for method, op in item.items() if not path.startswith("/v1/background")]
         self.with_body = [o for o in self.operations if "requestBody" in o[2]]
 
     def resolve(self, schema):
