@@ -7,6 +7,7 @@
 #define SHIFT      0.25 /* the baseline's score moved by so much at once: another load */
 #define MISS_PRICE 4.0  /* each share of misses too many costs so many shares of throughput */
 #define MAX_PASS   8
+#define FLAT       0.03 /* gains and losses up to this may be noise: the step made no difference */
 #define FLOOR      0.01 /* least miss rate that the test reckons with */
 /* Wald's bounds for errors of 5 % (a regression is believed) and 10 %. */
 #define LLR_WORSE (log((1 - 0.10) / 0.05))
@@ -44,6 +45,7 @@ static void forget_moves(gs_autotune *t) {
     memset(t->expected, 0, sizeof t->expected);
     memset(t->pass, 0, sizeof t->pass);
     memset(t->misses_in_row, 0, sizeof t->misses_in_row);
+    memset(t->extra, 0, sizeof t->extra);
 }
 
 /* ---- baseline --------------------------------------------------------------------------------*/
@@ -63,9 +65,11 @@ static void take_baseline(gs_autotune *t, const gs_autotune_window *w) {
 
 /* ---- moves: knob and direction, in turn ------------------------------------------------------*/
 
-static bool possible(const gs_autotune *t, int knob, int step) {
-    const int to = t->at[knob] + step;
-    return to >= 0 && to < t->cfg.knobs[knob].n;
+/* A step of the knob upwards or downwards, as long as is due and the rails allow; 0: none. */
+static int step_of(const gs_autotune *t, int knob, int up) {
+    const int room = up ? t->cfg.knobs[knob].n - 1 - t->at[knob] : t->at[knob];
+    const int length = 1 + t->extra[knob][up];
+    return (length < room ? length : room) * (up ? 1 : -1);
 }
 
 /* The next move that is due; false: none can be made. What failed before is passed over for a
@@ -74,14 +78,14 @@ static bool choose(gs_autotune *t, int *knob, int *step) {
     const int n = 2 * t->cfg.n_knobs;
     for (int tries = 0; tries < n * (MAX_PASS + 1); tries++) {
         const int move = t->next++ % n, k = move / 2, up = move % 2;
-        if (!possible(t, k, up ? 1 : -1))
+        if (step_of(t, k, up) == 0)
             continue;
         if (t->pass[k][up] > 0) {
             t->pass[k][up]--;
             continue;
         }
         *knob = k;
-        *step = up ? 1 : -1;
+        *step = step_of(t, k, up);
         return true;
     }
     return false;
@@ -119,6 +123,7 @@ static gs_autotune_action end_trial(gs_autotune *t, bool keep, const char *why) 
     const int up = t->step > 0, k = t->knob;
     const double gain = t->base_score > 0 ? t->trial_score / t->base_score - 1 : 0.0;
     const double before = value_of(t, k, t->at[k] - t->step);
+    const bool flat = t->n_trial >= t->cfg.trial_intervals && fabs(gain) <= FLAT;
     gs_autotune_action a = {.kind = keep ? GS_AUTOTUNE_KEEP : GS_AUTOTUNE_REVERT,
                             .knob = k,
                             .predicted = t->expected[k][up],
@@ -132,6 +137,7 @@ static gs_autotune_action end_trial(gs_autotune *t, bool keep, const char *why) 
         a.before = before;
         t->base_score = t->trial_score;
         t->misses_in_row[k][up] = 0;
+        t->extra[k][0] = t->extra[k][1] = 0;
         t->pass[k][!up] = 2;  /* not straight back */
         t->next = 2 * k + up; /* what helped may help again */
         t->n_kept++;
@@ -140,9 +146,14 @@ static gs_autotune_action end_trial(gs_autotune *t, bool keep, const char *why) 
     a.before = value_of(t, k, t->at[k]);
     a.value = before;
     t->at[k] -= t->step;
+    t->n_reverted++;
+    if (flat && t->extra[k][up] + 1 < t->cfg.knobs[k].n) {
+        t->extra[k][up]++;
+        return a;
+    }
+    t->extra[k][up] = 0;
     t->misses_in_row[k][up] += t->misses_in_row[k][up] < 3;
     t->pass[k][up] = (1 << t->misses_in_row[k][up]) - 1;
-    t->n_reverted++;
     return a;
 }
 

@@ -3,7 +3,9 @@
  *
  * The caller asks for a decision at the end of every interval and says what happened in it. The
  * core keeps a picture of the present settings (the baseline), now and then moves one knob by one
- * step, looks at the intervals that follow, and keeps or takes back. Two tests end a trial:
+ * step, looks at the intervals that follow, and keeps or takes back. Where a step made no
+ * difference, the next one in that direction is longer by one: settings may have plateaus. Two
+ * tests end a trial:
  *
  *   - misses: Wald's sequential probability ratio test of "as many as before" against "twice as
  *     many, or 5 of 100 more"; besides, an interval that misses more than is allowed and more than
@@ -77,7 +79,8 @@ typedef struct gs_autotune {
     /* what is known of moves: gain by knob and direction; how often to pass it over */
     double expected[GS_AUTOTUNE_KNOBS][2];
     int pass[GS_AUTOTUNE_KNOBS][2], misses_in_row[GS_AUTOTUNE_KNOBS][2];
-    int next; /* move that is looked at next */
+    int extra[GS_AUTOTUNE_KNOBS][2]; /* how much longer than one the next step is */
+    int next;                        /* move that is looked at next */
     uint64_t n_kept, n_reverted, n_tried, n_shifts;
 } gs_autotune;
 

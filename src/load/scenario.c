@@ -12,9 +12,6 @@
 #include "base/sys.h"
 #include "load/trace.h"
 
-/* Arrivals are drawn in seconds, as real numbers. */
-/* NOLINTBEGIN(cert-flp30-c,clang-analyzer-security.FloatLoopCounter) */
-
 #define NOMINAL_FIRST_TOKEN_S 1.0
 #define NOMINAL_TOKEN_S       0.05
 #define PI                    3.14159265358979323846
@@ -77,15 +74,18 @@ static double lognormal(gs_rng *r, double median, double sigma, double low, doub
     return x < low ? low : x > high ? high : x;
 }
 
-/* The next arrival of a Poisson source, or < 0: after the end. */
-static double next_arrival(builder *b, gs_rng *r, double t, double per_hour) {
-    t += -log(1.0 - gs_rng_unit(r)) * 3600.0 / (per_hour * b->o->scale);
-    return t < b->duration_s && !b->failed ? t : -1.0;
-}
+/* A Poisson source: while (arrives(&a)) runs once for each arrival until the end of the trace. */
+typedef struct arrivals {
+    builder *b;
+    gs_rng *r;
+    double per_hour;
+    double t; /* seconds; of the newest one */
+} arrivals;
 
-#define ARRIVALS(b, r, per_hour)                                                                   \
-    for (double t = next_arrival(b, r, 0.0, per_hour); t >= 0.0;                                   \
-         t = next_arrival(b, r, t, per_hour))
+static bool arrives(arrivals *a) {
+    a->t += -log(1.0 - gs_rng_unit(a->r)) * 3600.0 / (a->per_hour * a->b->o->scale);
+    return a->t < a->b->duration_s && !a->b->failed;
+}
 
 static const char *pick(gs_rng *r, people p) {
     return p.names[gs_rng_below(r, (uint64_t)p.n)];
@@ -175,7 +175,8 @@ static void talk_name(builder *b, const char *kind, char out[48]) {
 
 static void voice(builder *b, double turns_per_hour, people p) {
     gs_rng r = source(b, "voice", 0);
-    ARRIVALS(b, &r, turns_per_hour / 2) {
+    arrivals a = {b, &r, turns_per_hour / 2, 0};
+    while (arrives(&a)) {
         char talk[48];
         talk_name(b, "voice-talk", talk);
         wish x = {.kind = "voice",
@@ -183,7 +184,7 @@ static void voice(builder *b, double turns_per_hour, people p) {
                   .cls = GS_CLASS_VOICE,
                   .n_new = between(&r, 20, 80),
                   .n_output = between(&r, 10, 60),
-                  .t = t,
+                  .t = a.t,
                   .after = NONE,
                   .prefix = "voice_home",
                   .talk = talk};
@@ -198,13 +199,14 @@ static void voice(builder *b, double turns_per_hour, people p) {
 
 static void barge_ins(builder *b, double per_hour, people p) {
     gs_rng r = source(b, "barge_in", 0);
-    ARRIVALS(b, &r, per_hour) {
+    arrivals a = {b, &r, per_hour, 0};
+    while (arrives(&a)) {
         wish x = {.kind = "voice",
                   .person = pick(&r, p),
                   .cls = GS_CLASS_VOICE,
                   .n_new = between(&r, 20, 80),
                   .n_output = 120,
-                  .t = t,
+                  .t = a.t,
                   .after = NONE,
                   .prefix = "voice_home",
                   .cancel_after = uniform(&r, 0.1, 2)};
@@ -232,7 +234,8 @@ static void small_tasks(builder *b, const char *person, int32_t turn, bool first
 
 static void chat(builder *b, double sessions_per_hour, people p, double think, bool tasks) {
     gs_rng r = source(b, "chat", 0);
-    ARRIVALS(b, &r, sessions_per_hour) {
+    arrivals a = {b, &r, sessions_per_hour, 0};
+    while (arrives(&a)) {
         char talk[48];
         talk_name(b, "chat-talk", talk);
         const char *person = pick(&r, p);
@@ -242,7 +245,7 @@ static void chat(builder *b, double sessions_per_hour, people p, double think, b
             wish x = {.kind = "chat",
                       .person = person,
                       .cls = GS_CLASS_CHAT,
-                      .t = t,
+                      .t = a.t,
                       .after = turn,
                       .talk = talk,
                       .prefix = i == 0 ? "chat_app" : NULL};
@@ -260,7 +263,8 @@ static void chat(builder *b, double sessions_per_hour, people p, double think, b
 
 static void document(builder *b, double per_hour, people p, double median, double sigma) {
     gs_rng r = source(b, "document", 0);
-    ARRIVALS(b, &r, per_hour) {
+    arrivals a = {b, &r, per_hour, 0};
+    while (arrives(&a)) {
         char talk[48];
         talk_name(b, "document-talk", talk);
         wish x = {.kind = "document",
@@ -268,7 +272,7 @@ static void document(builder *b, double per_hour, people p, double median, doubl
                   .cls = GS_CLASS_DOCUMENT,
                   .n_new = lognormal(&r, median, sigma, 500, 20000),
                   .n_output = between(&r, 150, 300),
-                  .t = t,
+                  .t = a.t,
                   .after = NONE,
                   .talk = talk};
         x.after = add(b, &x);
@@ -283,29 +287,31 @@ static void document(builder *b, double per_hour, people p, double median, doubl
 
 static void camera(builder *b, double per_hour) {
     gs_rng r = source(b, "camera", 0);
-    ARRIVALS(b, &r, per_hour)
-    add(b, &(wish){.kind = "camera",
-                   .person = "house",
-                   .cls = GS_CLASS_BACKGROUND,
-                   .n_new = 450,
-                   .n_output = between(&r, 50, 100),
-                   .t = t,
-                   .after = NONE,
-                   .prefix = "camera_task",
-                   .whole = true,
-                   .deadline = 25});
+    arrivals a = {b, &r, per_hour, 0};
+    while (arrives(&a))
+        add(b, &(wish){.kind = "camera",
+                       .person = "house",
+                       .cls = GS_CLASS_BACKGROUND,
+                       .n_new = 450,
+                       .n_output = between(&r, 50, 100),
+                       .t = a.t,
+                       .after = NONE,
+                       .prefix = "camera_task",
+                       .whole = true,
+                       .deadline = 25});
 }
 
 static void code(builder *b, double per_hour, const char *person) {
     gs_rng r = source(b, "code", 0);
-    ARRIVALS(b, &r, per_hour) {
+    arrivals a = {b, &r, per_hour, 0};
+    while (arrives(&a)) {
         const double cancel = gs_rng_unit(&r) < 0.5 ? uniform(&r, 0.2, 1.0) : 0.0;
         add(b, &(wish){.kind = "code",
                        .person = person,
                        .cls = GS_CLASS_UTILITY,
                        .n_new = between(&r, 500, 2000),
                        .n_output = between(&r, 10, 50),
-                       .t = t,
+                       .t = a.t,
                        .after = NONE,
                        .api = GS_TRACE_COMPLETIONS,
                        .cancel_after = cancel});
@@ -314,7 +320,8 @@ static void code(builder *b, double per_hour, const char *person) {
 
 static void tagging(builder *b, double jobs_per_hour) {
     gs_rng r = source(b, "tagging", 0);
-    ARRIVALS(b, &r, jobs_per_hour) {
+    arrivals a = {b, &r, jobs_per_hour, 0};
+    while (arrives(&a)) {
         int32_t item = NONE;
         for (int i = 0; i < 6; i++)
             item = add(b, &(wish){.kind = "tagging",
@@ -322,7 +329,7 @@ static void tagging(builder *b, double jobs_per_hour) {
                                   .cls = GS_CLASS_BACKGROUND,
                                   .n_new = between(&r, 700, 1700),
                                   .n_output = between(&r, 50, 150),
-                                  .t = t,
+                                  .t = a.t,
                                   .after = item,
                                   .prefix = "tag_task",
                                   .whole = true,
@@ -332,17 +339,18 @@ static void tagging(builder *b, double jobs_per_hour) {
 
 static void embedding_drip(builder *b, double per_hour) {
     gs_rng r = source(b, "embedding_drip", 0);
-    ARRIVALS(b, &r, per_hour)
-    add(b, &(wish){.kind = "embed",
-                   .person = "house",
-                   .cls = GS_CLASS_BACKGROUND,
-                   .n_new = between(&r, 256, 512),
-                   .t = t,
-                   .after = NONE,
-                   .api = GS_TRACE_EMBEDDINGS,
-                   .whole = true,
-                   .n_texts = between(&r, 4, 16),
-                   .deadline = 120});
+    arrivals a = {b, &r, per_hour, 0};
+    while (arrives(&a))
+        add(b, &(wish){.kind = "embed",
+                       .person = "house",
+                       .cls = GS_CLASS_BACKGROUND,
+                       .n_new = between(&r, 256, 512),
+                       .t = a.t,
+                       .after = NONE,
+                       .api = GS_TRACE_EMBEDDINGS,
+                       .whole = true,
+                       .n_texts = between(&r, 4, 16),
+                       .deadline = 120});
 }
 
 /* Work that waits: each worker does its share one after another. */
@@ -544,5 +552,3 @@ int gs_scenario_generate(const char *name, const gs_scenario_options *o, gs_trac
         gs_trace_free(t);
     return rc == 0 ? 0 : gs_fail(err, errlen, rc, "too many requests, or out of memory");
 }
-
-/* NOLINTEND(cert-flp30-c,clang-analyzer-security.FloatLoopCounter) */

@@ -111,9 +111,9 @@ static void tick(gs_chart *c, bool x_axis, double v) {
 static void ticks(gs_chart *c, bool x_axis) {
     const gs_axis *a = x_axis ? &c->x : &c->y;
     if (a->log) {
-        /* NOLINTNEXTLINE(cert-flp30-c,clang-analyzer-security.FloatLoopCounter): decades */
-        for (double v = pow(10, ceil(log10(a->low) - 1e-9)); v <= a->high * 1.0001; v *= 10)
-            tick(c, x_axis, v);
+        const int first = (int)ceil(log10(a->low) - 1e-9), last = (int)floor(log10(a->high) + 1e-9);
+        for (int decade = first; decade <= last; decade++)
+            tick(c, x_axis, pow(10, decade));
         return;
     }
     const double step = step_of(a->high - a->low, x_axis ? 8 : 5);

@@ -184,7 +184,7 @@ class FailingCalls(unittest.TestCase):
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
                  "http_connections")
         for name in names:
-            self.assertRegex(r.text, f"gamasot_{name}[ {{]")  # a 200 answer is whole
+            self.assertRegex(r.text, f"(?m)^gamasot_{name}[ {{]")  # a 200 answer is whole
         return all(line.endswith(" 0") for line in r.text.splitlines()
                    if line.startswith(tuple(f"gamasot_{n}{{" for n in names[:3])))
 

@@ -23,7 +23,7 @@
 enum { INTERVAL_S = 15, HALF_S = 450, END_S = 1200 };
 
 static const gs_autotune_knob knobs[] = {
-    {"sched.background_gap_ms", {5, 12, 27, 60}, 4}, /* steps that make a difference */
+    {"sched.background_gap_ms", {5, 8, 12, 18, 27, 40, 60}, 7},
     {"class_completion.seats", {1, 2, 4, 64}, 4},
 };
 
@@ -159,7 +159,7 @@ static double best_fixed(int from_s, int to_s, const int *gaps, int n_gaps) {
 static void a_load_that_shifts(void **state) {
     (void)state;
     const gs_autotune_config c = config();
-    const int at[] = {0, 3}, all[] = {1, 2, 3}, found_first[] = {1};
+    const int at[] = {0, 3}, all[] = {2, 4, 6}, found_first[] = {2};
     gs_autotune t;
     home h;
     double late = 0;
@@ -273,6 +273,31 @@ static void what_does_not_help_is_taken_back(void **state) {
     assert_int_equal(t.at[1], 1);
 }
 
+/* The first two moves of a knob change nothing, the third does. */
+static void a_plateau_is_crossed(void **state) {
+    (void)state;
+    static const gs_autotune_knob one = {"sched.background_gap_ms", {5, 8, 12, 18, 27}, 5};
+    gs_autotune_config c = config();
+    c.knobs = &one;
+    c.n_knobs = 1;
+    const int at[] = {0};
+    gs_autotune t;
+    gs_autotune_init(&t, &c, at);
+    double longest = 0;
+    for (int i = 0; i < 30; i++) {
+        const gs_autotune_window w = quiet(t.at[0] < 3 ? 100 : 120);
+        const gs_autotune_action a = gs_autotune_decide(&t, &w);
+        if (a.kind == GS_AUTOTUNE_TRY && a.value > longest)
+            longest = a.value;
+        if (a.kind == GS_AUTOTUNE_KEEP) {
+            assert_true(a.value == 18 && a.before == 5);
+            assert_true(longest == 18); /* no longer step than it takes */
+            return;
+        }
+    }
+    fail_msg("%s", "it stays where it was");
+}
+
 static void misses_end_a_trial_at_once(void **state) {
     (void)state;
     const gs_autotune_config c = config();
@@ -347,6 +372,7 @@ int main(void) {
         cmocka_unit_test(a_planted_bad_change_is_reverted),
         cmocka_unit_test(what_helps_is_kept_and_gone_on_with),
         cmocka_unit_test(what_does_not_help_is_taken_back),
+        cmocka_unit_test(a_plateau_is_crossed),
         cmocka_unit_test(misses_end_a_trial_at_once),
         cmocka_unit_test(nothing_is_tried_in_the_dark),
         cmocka_unit_test(a_shift_is_noticed),
