@@ -233,25 +233,6 @@ static json_t *tool_in(const json_t *tool, size_t at, gs_api_error *e) {
     return out;
 }
 
-static int put_tools(json_t *out, const json_t *body, gs_api_error *e) {
-    const json_t *tools = json_object_get(body, "tools");
-    size_t i;
-    const json_t *tool;
-    if (!tools || json_is_null(tools))
-        return 0;
-    if (!json_is_array(tools))
-        return gs_api_fail(e, GS_ERR_INVALID, "tools", "'tools' must be an array.");
-    json_t *list = json_array();
-    json_array_foreach(tools, i, tool) {
-        json_t *one = tool_in(tool, i, e);
-        if (!one || json_array_append_new(list, one) != 0) {
-            json_decref(list);
-            return e->code ? e->code : no_memory(e);
-        }
-    }
-    return gs_convert_set(out, "tools", list, e);
-}
-
 static int put_choice(json_t *out, const json_t *body, gs_api_error *e) {
     const json_t *v = json_object_get(body, "tool_choice");
     const json_t *name = json_object_get(v, "name");
@@ -344,7 +325,7 @@ json_t *gs_anthropic_in(const json_t *body, bool count, const char *model, gs_ap
     if (rc == 0)
         rc = put_messages(out, body, model, e);
     if (rc == 0)
-        rc = put_tools(out, body, e);
+        rc = gs_convert_tools(out, json_object_get(body, "tools"), tool_in, e);
     if (rc == 0)
         rc = put_choice(out, body, e);
     if (rc == 0)

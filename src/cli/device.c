@@ -10,29 +10,9 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "config/dirs.h"
+#include "load/number.h"
 
 #define FALLBACK "xeon2-135m"
-
-/* ---- numbers with bounds
- * -----------------------------------------------------------------------*/
-
-static int number(const json_t *o, const char *key, double low, double high, double *out, char *err,
-                  size_t errlen) {
-    const json_t *v = json_object_get(o, key);
-    if (!json_is_number(v))
-        return gs_fail(err, errlen, GS_ERR_FORMAT, "\"%s\" is not a number", key);
-    *out = json_number_value(v);
-    if (!(*out >= low && *out <= high))
-        return gs_fail(err, errlen, GS_ERR_INVALID, "\"%s\" is out of bounds", key);
-    return 0;
-}
-
-/* As number; absent or null leaves *out. */
-static int number_or(const json_t *o, const char *key, double low, double high, double *out,
-                     char *err, size_t errlen) {
-    const json_t *v = json_object_get(o, key);
-    return !v || json_is_null(v) ? 0 : number(o, key, low, high, out, err, errlen);
-}
 
 /* ---- devices
  * -------------------------------------------------------------------------------------*/
@@ -75,20 +55,20 @@ static int read_device(const json_t *o, gs_sim_device *d, char *err, size_t errl
         char key[16];
         double ms = 0;
         snprintf(key, sizeof key, "%d", 1 << i);
-        const int rc = number(knots, key, 1e-6, 1e6, &ms, err, errlen);
+        const int rc = gs_json_number(knots, key, 1e-6, 1e6, &ms, err, errlen);
         if (rc != 0)
             return rc;
         d->cost.knot_ns[i] = ms * 1e6;
         if (i > 0 && d->cost.knot_ns[i] < d->cost.knot_ns[i - 1])
             return gs_fail(err, errlen, GS_ERR_INVALID, "\"knots_ms\" fall at %s tokens", key);
     }
-    int rc = number(o, "kv_blocks", 1, 1e8, &blocks, err, errlen);
+    int rc = gs_json_number(o, "kv_blocks", 1, 1e8, &blocks, err, errlen);
     d->n_blocks = (uint32_t)blocks;
     d->cost.logits_together = json_is_true(json_object_get(o, "logits_together"));
     for (int i = 0; i < n && rc == 0; i++) {
         double v = f[i].number ? *f[i].number : 0;
-        rc = f[i].number ? number_or(o, f[i].key, f[i].low, f[i].high, &v, err, errlen)
-                         : number(o, f[i].key, f[i].low, f[i].high, &v, err, errlen);
+        rc = f[i].number ? gs_json_number_or(o, f[i].key, f[i].low, f[i].high, &v, err, errlen)
+                         : gs_json_number(o, f[i].key, f[i].low, f[i].high, &v, err, errlen);
         if (f[i].number)
             *f[i].number = v;
         else

@@ -136,12 +136,7 @@ static int ask(void *arg, gs_buf *body, char *err, size_t errlen) {
         w->next++;
     if (w->next == w->n)
         return 0;
-    gs_jsonw_init(&out, body);
-    gs_jsonw_obj(&out);
-    if (gs_jobs_model(w->cfg)) {
-        gs_jsonw_key(&out, "model");
-        gs_jsonw_str(&out, gs_jobs_model(w->cfg));
-    }
+    gs_jobs_begin_body(w->cfg, body, &out);
     if (w->flags[F_STRICT].value) {
         gs_jsonw_key(&out, "truncate");
         gs_jsonw_bool(&out, false);

@@ -112,6 +112,15 @@ const char *gs_jobs_model(const gs_config *cfg) {
     return cfg->source[GS_OPT_model_path] == GS_CONFIG_FROM_FLAG ? cfg->model_path : NULL;
 }
 
+void gs_jobs_begin_body(const gs_config *cfg, gs_buf *body, gs_jsonw *out) {
+    gs_jsonw_init(out, body);
+    gs_jsonw_obj(out);
+    if (gs_jobs_model(cfg)) {
+        gs_jsonw_key(out, "model");
+        gs_jsonw_str(out, gs_jobs_model(cfg));
+    }
+}
+
 /* ---- Progress
  * ----------------------------------------------------------------------------------*/
 

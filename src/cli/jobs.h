@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "base/jsonw.h"
 #include "cli/http_client.h"
 #include "config/config.h"
 
@@ -49,5 +50,7 @@ int gs_jobs_target(const gs_config *cfg, const char *url, const char *key, gs_ht
                    char *err, size_t errlen);
 /* The model that --model names, which is the server's to know; NULL: its default. */
 const char *gs_jobs_model(const gs_config *cfg);
+/* Begins a request's body: the object and, if one is named, its model. */
+void gs_jobs_begin_body(const gs_config *cfg, gs_buf *body, gs_jsonw *out);
 
 #endif

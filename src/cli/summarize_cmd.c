@@ -243,12 +243,7 @@ static int make_prompt(work *w, source *f, gs_buf *out, char *err, size_t errlen
 static void put_request(const work *w, const gs_buf *prompt, gs_buf *body) {
     gs_jsonw out;
     const char *max_tokens = w->flags[F_MAX_TOKENS].value;
-    gs_jsonw_init(&out, body);
-    gs_jsonw_obj(&out);
-    if (gs_jobs_model(w->cfg)) {
-        gs_jsonw_key(&out, "model");
-        gs_jsonw_str(&out, gs_jobs_model(w->cfg));
-    }
+    gs_jobs_begin_body(w->cfg, body, &out);
     gs_jsonw_key(&out, "max_tokens");
     gs_jsonw_int(&out, max_tokens ? strtol(max_tokens, NULL, 10) : 512);
     gs_jsonw_key(&out, "temperature");

@@ -56,6 +56,11 @@ static inline int gs_batch_threads(const gs_batch *b, int n) {
     return b->max_threads > 0 && b->max_threads < n ? b->max_threads : n;
 }
 
+/* Whether the batch wants to give way now. */
+static inline bool gs_batch_yields(const gs_batch *b) {
+    return b->should_yield && b->should_yield(b->yield_arg);
+}
+
 /* forward or resume gave way between two layers: no item has a result yet. */
 #define GS_BACKEND_SUSPENDED 1
 

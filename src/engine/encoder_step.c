@@ -199,9 +199,8 @@ static void rows_phase(const lane *t, const gs_encoder_layer *ly) {
 /* Safepoint: the engine thread asks while the others finish the layer, and its answer reaches them
  * through the layer's last barrier. */
 static void decide(const lane *t) {
-    const gs_batch *batch = t->b->batch;
-    if (t->tid == 0 && batch->should_yield)
-        t->b->give_way = batch->should_yield(batch->yield_arg);
+    if (t->tid == 0)
+        t->b->give_way = gs_batch_yields(t->b->batch);
 }
 
 /* y = W x, one row on this thread. */

@@ -261,9 +261,8 @@ static void quant_phase(const lane *t, const gs_act *act, const float *x, const 
  * through the layer's last barrier. It is not asked again before they have read it: the next layer
  * has barriers in between. */
 static void decide(const lane *t) {
-    const gs_batch *batch = t->b->batch;
-    if (t->tid == 0 && batch->should_yield)
-        t->b->give_way = batch->should_yield(batch->yield_arg);
+    if (t->tid == 0)
+        t->b->give_way = gs_batch_yields(t->b->batch);
 }
 
 static void layer_pass(const lane *t, int32_t layer) {

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/jsonw.h"
 #include "base/sys.h"
+#include "load/number.h"
 
 #define MAX_TOKENS  1000000
 #define MAX_SECONDS (400.0 * 86400.0)
@@ -141,24 +142,6 @@ int32_t gs_trace_clip(gs_trace *t, int32_t max_context) {
 
 /* ---- reading ---------------------------------------------------------------------------------*/
 
-static int number(const json_t *o, const char *key, double low, double high, double *out, char *err,
-                  size_t errlen) {
-    const json_t *v = json_object_get(o, key);
-    if (!json_is_number(v))
-        return gs_fail(err, errlen, GS_ERR_FORMAT, "\"%s\" is not a number", key);
-    *out = json_number_value(v);
-    if (!(*out >= low && *out <= high))
-        return gs_fail(err, errlen, GS_ERR_INVALID, "\"%s\" is out of bounds", key);
-    return 0;
-}
-
-/* As number; absent or null leaves *out. */
-static int number_or(const json_t *o, const char *key, double low, double high, double *out,
-                     char *err, size_t errlen) {
-    const json_t *v = json_object_get(o, key);
-    return !v || json_is_null(v) ? 0 : number(o, key, low, high, out, err, errlen);
-}
-
 /* Ids seen so far -> index: open addressing, at most half full. */
 typedef struct ids {
     int32_t *slots; /* [mask + 1], -1: free */
@@ -174,13 +157,13 @@ static int32_t *id_slot(const ids *d, const gs_trace *t, const char *id) {
 
 static int read_lengths(const json_t *o, gs_trace_request *q, char *err, size_t errlen) {
     double prompt = 0, prefix = 0, output = 0, texts = 0;
-    int rc = number(o, "prompt_tokens", 1, MAX_TOKENS, &prompt, err, errlen);
+    int rc = gs_json_number(o, "prompt_tokens", 1, MAX_TOKENS, &prompt, err, errlen);
     if (rc == 0)
-        rc = number_or(o, "prefix_tokens", 0, MAX_TOKENS, &prefix, err, errlen);
+        rc = gs_json_number_or(o, "prefix_tokens", 0, MAX_TOKENS, &prefix, err, errlen);
     if (rc == 0)
-        rc = number_or(o, "max_tokens", 0, MAX_TOKENS, &output, err, errlen);
+        rc = gs_json_number_or(o, "max_tokens", 0, MAX_TOKENS, &output, err, errlen);
     if (rc == 0)
-        rc = number_or(o, "texts", 1, 255, &texts, err, errlen);
+        rc = gs_json_number_or(o, "texts", 1, 255, &texts, err, errlen);
     if (rc != 0)
         return rc;
     q->n_prompt = (int32_t)prompt;
@@ -195,11 +178,11 @@ static int read_lengths(const json_t *o, gs_trace_request *q, char *err, size_t 
 }
 
 static int read_times(const json_t *o, gs_trace_request *q, char *err, size_t errlen) {
-    int rc = number(o, "t", 0, MAX_SECONDS, &q->t_s, err, errlen);
+    int rc = gs_json_number(o, "t", 0, MAX_SECONDS, &q->t_s, err, errlen);
     if (rc == 0)
-        rc = number_or(o, "cancel_after", 0, MAX_SECONDS, &q->cancel_after_s, err, errlen);
+        rc = gs_json_number_or(o, "cancel_after", 0, MAX_SECONDS, &q->cancel_after_s, err, errlen);
     if (rc == 0)
-        rc = number_or(o, "deadline", 0, MAX_SECONDS, &q->deadline_s, err, errlen);
+        rc = gs_json_number_or(o, "deadline", 0, MAX_SECONDS, &q->deadline_s, err, errlen);
     return rc;
 }
 
@@ -208,7 +191,7 @@ static int read_blocks(const json_t *o, gs_trace_request *q, char *err, size_t e
     double size = 0;
     if (!list || json_is_null(list))
         return 0;
-    const int rc = number(o, "block_tokens", 1, MAX_TOKENS, &size, err, errlen);
+    const int rc = gs_json_number(o, "block_tokens", 1, MAX_TOKENS, &size, err, errlen);
     if (rc != 0)
         return rc;
     const size_t n = json_array_size(list);
@@ -237,7 +220,7 @@ static int read_after(const json_t *o, const gs_trace *t, const ids *d, gs_trace
     q->after = id ? *id_slot(d, t, id) : -1;
     if (q->after < 0)
         return gs_fail(err, errlen, GS_ERR_INVALID, "\"after\" names no earlier request");
-    return number_or(after, "think", 0, MAX_SECONDS, &q->think_s, err, errlen);
+    return gs_json_number_or(after, "think", 0, MAX_SECONDS, &q->think_s, err, errlen);
 }
 
 static int read_names(const json_t *o, gs_trace *t, gs_trace_request *q, char *err, size_t errlen) {
@@ -261,7 +244,7 @@ static int read_names(const json_t *o, gs_trace *t, gs_trace_request *q, char *e
     if (q->api == GS_TRACE_API_COUNT)
         return gs_fail(err, errlen, GS_ERR_INVALID,
                        "\"api\" is none of chat, completions, embeddings");
-    const int rc = talk ? number_or(talk, "turn", 0, MAX_TOKENS, &turn, err, errlen) : 0;
+    const int rc = talk ? gs_json_number_or(talk, "turn", 0, MAX_TOKENS, &turn, err, errlen) : 0;
     q->turn = (int32_t)turn;
     q->stream = !json_is_false(json_object_get(o, "stream"));
     q->shared_prefix = prefix ? gs_strdup(prefix) : NULL;

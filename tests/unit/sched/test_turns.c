@@ -9,35 +9,12 @@
 
 #include <cmocka.h>
 
+#include "home.h"
 #include "base/err.h"
 #include "base/rng.h"
 #include "sched/policy.h"
 #include "sched/sim.h"
 #include "sched/turns.h"
-
-#define MS 1000000LL
-#define S  1000000000LL
-
-enum { MAX = 16384 };
-
-typedef struct home {
-    gs_sim_request q[MAX];
-    int32_t n;
-    gs_sim_config cfg;
-    gs_sim *m;
-    gs_sim_report rep;
-} home;
-
-static int setup(void **state) {
-    *state = calloc(1, sizeof(home));
-    return *state ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    gs_sim_free(((home *)*state)->m);
-    free(*state);
-    return 0;
-}
 
 static home *begin(void **state, const char *first, const char *second) {
     home *h = *state;
@@ -53,39 +30,9 @@ static home *begin(void **state, const char *first, const char *second) {
     return h;
 }
 
-static gs_sim_request *add(home *h, int32_t model, int64_t t_ns, gs_class cls, uint32_t person,
-                           int32_t n_prompt, int32_t n_output) {
-    assert_true(h->n < MAX);
-    gs_sim_request *q = &h->q[h->n++];
-    *q = (gs_sim_request){.t_ns = t_ns,
-                          .after = -1,
-                          .prefix_of = -1,
-                          .model = model,
-                          .cls = cls,
-                          .class_fixed = true,
-                          .person = person,
-                          .scope = person,
-                          .n_prompt = n_prompt,
-                          .n_output = n_output};
-    return q;
-}
-
-static void run(home *h) {
-    char err[200] = "";
-    assert_int_equal(gs_sim_create(&h->cfg, h->q, h->n, &h->m), GS_OK);
-    const int rc = gs_sim_run(h->m, err, sizeof err);
-    if (rc != GS_OK)
-        fail_msg("%s", err);
-    assert_int_equal(gs_sim_report_create(h->m, &h->rep), GS_OK);
-}
-
-static double ms(int64_t ns) {
-    return (double)ns / 1e6;
-}
-
 static void backlog(home *h, int32_t model, int n, uint32_t person) {
     for (int i = 0; i < n; i++)
-        add(h, model, MS, GS_CLASS_BACKGROUND, person, 64 + i * 37 % 192, 0)->n_texts = 1;
+        add_to(h, model, MS, GS_CLASS_BACKGROUND, person, 64 + i * 37 % 192, 0)->n_texts = 1;
 }
 
 /* ---- a stream and a backlog ------------------------------------------------------------------ */
@@ -94,12 +41,12 @@ static void test_stream_beside_another_models_backlog(void **state) {
     static const char *const chat[] = {"xeon2-135m", "xeon2-1.5b"};
     for (int i = 0; i < 2; i++) {
         home *h = begin(state, chat[i], "xeon2-minilm");
-        add(h, 0, 0, GS_CLASS_CHAT, 1, 60, 4000);
+        add_to(h, 0, 0, GS_CLASS_CHAT, 1, 60, 4000);
         h->cfg.end_ns = 10 * S;
         run(h);
         const double solo = ms(h->rep.cls[GS_CLASS_CHAT].gap_p99_ns);
         h = begin(state, chat[i], "xeon2-minilm");
-        add(h, 0, 0, GS_CLASS_CHAT, 1, 60, 4000);
+        add_to(h, 0, 0, GS_CLASS_CHAT, 1, 60, 4000);
         backlog(h, 1, 6000, 5);
         h->cfg.end_ns = 10 * S;
         run(h);
@@ -136,9 +83,9 @@ static void test_backlog_alone_loses_nothing(void **state) {
 static void test_newcomer_of_another_model(void **state) {
     home *h = begin(state, "xeon2-135m", "xeon2-1.5b");
     for (int i = 0; i < 20; i++)
-        add(h, 1, 0, GS_CLASS_BACKGROUND, 5, 4000, 1)->n_texts = 1;
+        add_to(h, 1, 0, GS_CLASS_BACKGROUND, 5, 4000, 1)->n_texts = 1;
     for (int i = 0; i < 20; i++)
-        add(h, 0, (3 * i + 1) * S + i * 71 * MS, GS_CLASS_VOICE, 1, 60, 10);
+        add_to(h, 0, (3 * i + 1) * S + i * 71 * MS, GS_CLASS_VOICE, 1, 60, 10);
     h->cfg.end_ns = 60 * S;
     run(h);
     const gs_sim_class *v = &h->rep.cls[GS_CLASS_VOICE];
@@ -162,8 +109,8 @@ static void test_newcomer_of_another_model(void **state) {
 /* The document fills what the stream's target leaves, as a chunk in the same step would. */
 static void test_stream_beside_another_models_document(void **state) {
     home *h = begin(state, "xeon2-1.5b", "xeon2-135m");
-    add(h, 0, 0, GS_CLASS_CHAT, 1, 60, 400);
-    add(h, 1, 2 * S, GS_CLASS_DOCUMENT, 2, 3000, 10);
+    add_to(h, 0, 0, GS_CLASS_CHAT, 1, 60, 400);
+    add_to(h, 1, 2 * S, GS_CLASS_DOCUMENT, 2, 3000, 10);
     run(h);
     const gs_sim_outcome *o = gs_sim_outcomes(h->m);
     const double alone = gs_cost_prefill(&h->cfg.second->cost, 0, 3000, 512) / 1e6;
@@ -179,7 +126,7 @@ static void test_streams_of_two_models_take_turns(void **state) {
     home *h = begin(state, "xeon2-135m", "xeon2-135m");
     for (int32_t model = 0; model < 2; model++)
         for (uint32_t i = 0; i < 2; i++)
-            add(h, model, 0, GS_CLASS_CHAT, 1 + i, 60, 500);
+            add_to(h, model, 0, GS_CLASS_CHAT, 1 + i, 60, 500);
     run(h);
     const gs_sim_outcome *o = gs_sim_outcomes(h->m);
     const double first = ms(o[0].last_ns - o[0].first_ns),
@@ -192,9 +139,9 @@ static void test_streams_of_two_models_take_turns(void **state) {
 /* A spoken request at one model does not wait for another model's document. */
 static void test_slack_decides_between_prompts(void **state) {
     home *h = begin(state, "xeon2-135m", "xeon2-1.5b");
-    add(h, 1, 0, GS_CLASS_DOCUMENT, 2, 6000, 10);
+    add_to(h, 1, 0, GS_CLASS_DOCUMENT, 2, 6000, 10);
     for (int i = 0; i < 4; i++)
-        add(h, 0, (1 + i) * S, GS_CLASS_VOICE, 1, 400, 10);
+        add_to(h, 0, (1 + i) * S, GS_CLASS_VOICE, 1, 400, 10);
     run(h);
     const gs_sim_outcome *o = gs_sim_outcomes(h->m);
     for (int i = 1; i <= 4; i++)
@@ -210,7 +157,7 @@ static void test_accounts_are_common(void **state) {
     backlog(h, 0, 3000, 1);
     backlog(h, 1, 3000, 1);
     for (int i = 0; i < 3000; i++)
-        add(h, 1, MS, GS_CLASS_BACKGROUND, 2, 128, 0)->n_texts = 1;
+        add_to(h, 1, MS, GS_CLASS_BACKGROUND, 2, 128, 0)->n_texts = 1;
     h->cfg.end_ns = 15 * S;
     run(h);
     const double a = ms(gs_sim_charged(h->m, 1)), b = ms(gs_sim_charged(h->m, 2));
@@ -221,7 +168,7 @@ static void test_accounts_are_common(void **state) {
 static void test_background_floor_over_models(void **state) {
     home *h = begin(state, "xeon2-135m", "xeon2-minilm");
     for (int i = 0; i < 120; i++)
-        add(h, 0, (int64_t)i * 500 * MS, GS_CLASS_DOCUMENT, 1 + (uint32_t)i % 4, 2000, 50);
+        add_to(h, 0, (int64_t)i * 500 * MS, GS_CLASS_DOCUMENT, 1 + (uint32_t)i % 4, 2000, 50);
     backlog(h, 1, 6000, 5);
     h->cfg.end_ns = 60 * S;
     run(h);
@@ -238,7 +185,7 @@ static void test_a_person_runs_so_many_at_all_models(void **state) {
     home *h = begin(state, "xeon2-135m", "xeon2-135m");
     h->cfg.slo = &slo;
     for (int i = 0; i < 8; i++)
-        add(h, i % 2, 0, GS_CLASS_CHAT, 1, 60, 100);
+        add_to(h, i % 2, 0, GS_CLASS_CHAT, 1, 60, 100);
     run(h);
     const gs_sim_outcome *o = gs_sim_outcomes(h->m);
     for (int i = 0; i < 8; i++) {
@@ -259,8 +206,8 @@ static void random_home(home *h, uint64_t seed) {
         const gs_class cls = (gs_class)(gs_rng_unit(&r) * GS_CLASS_COUNT);
         const int64_t t_ns = (int64_t)(gs_rng_unit(&r) * 20e9);
         gs_sim_request *q =
-            add(h, gs_rng_unit(&r) < 0.5, t_ns, cls, (uint32_t)(gs_rng_unit(&r) * 6),
-                1 + (int32_t)(gs_rng_unit(&r) * 800), 1 + (int32_t)(gs_rng_unit(&r) * 120));
+            add_to(h, gs_rng_unit(&r) < 0.5, t_ns, cls, (uint32_t)(gs_rng_unit(&r) * 6),
+                   1 + (int32_t)(gs_rng_unit(&r) * 800), 1 + (int32_t)(gs_rng_unit(&r) * 120));
         if (cls == GS_CLASS_BACKGROUND && gs_rng_unit(&r) < 0.6)
             q->n_texts = 1 + (int32_t)(gs_rng_unit(&r) * 8);
         if (gs_rng_unit(&r) < 0.15)
