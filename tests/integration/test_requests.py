@@ -501,7 +501,9 @@ class Large(harness.SharedServer):
 class Secrets(harness.unittest.TestCase):
     def test_logs_hold_neither_prompts_nor_keys(self):
         secret, canary = "sk-THE-SECRET-KEY", "THE-CANARY-PROMPT"
-        with harness.Server("--api-key", secret, "--log-level", "debug", key=secret) as server:
+        # Ollama's requests without a limit run to the end of the context.
+        with harness.Server("--api-key", secret, "--log-level", "debug", "--fake.step_ms", 0,
+                            key=secret) as server:
             chat = {"messages": [{"role": "user", "content": canary}], "max_tokens": 2,
                     "user": canary}
             for path, body in (("/v1/chat/completions", chat),
