@@ -76,9 +76,9 @@ const gs_attn_ops *gs_attn_ops_get(void) {
  * 127. */
 static uint16_t quant_k(const gs_attn_ops *ops, uint8_t *out, const float *x, int32_t n) {
     float want = ops->max_abs(x, n) / 127.0f;
-    uint32_t up = gs_attn_bits(want) + 0xffffu;
-    uint16_t scale = isfinite(want) ? (uint16_t)(up >> 16) : gs_attn_bf16_from_float(NAN);
-    float value = gs_attn_bf16_to_float(scale);
+    uint32_t up = gs_f32_bits(want) + 0xffffu;
+    uint16_t scale = isfinite(want) ? (uint16_t)(up >> 16) : gs_bf16_from_f32(NAN);
+    float value = gs_bf16_to_f32(scale);
     ops->to_s8((int8_t *)out, x, value > 0 && isfinite(value) ? 1.0f / value : 0, n);
     for (int32_t i = 0; i < n; i++)
         out[i] ^= 0x80;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/attn.h"
+#include "kernels/kernels_impl.h"
 
 /* Query rows that go over the pages together: bounds scratch memory. Their outputs stay in L1
  * beside the pages of a chunk. */
@@ -68,33 +69,9 @@ static inline int32_t gs_attn_segment_chunks(const gs_kv_layout *l) {
     return n > 0 ? n : 1;
 }
 
-static inline uint32_t gs_attn_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static inline float gs_attn_float(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static inline float gs_attn_half_to_float(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31u, man = h & 0x3ffu, u;
-    if (exp == 31) {
-        u = sign | 0x7f800000u | (man << 13);
-    } else if (exp != 0) {
-        u = sign | ((exp + 112) << 23) | (man << 13);
-    } else {
-        u = sign | gs_attn_bits((float)man * 0x1p-24f);
-    }
-    return gs_attn_float(u);
-}
-
 /* Round to nearest, ties to even; finite values saturate at +-65504; NaN stays NaN. */
 static inline uint16_t gs_attn_half_from_float(float f) {
-    uint32_t u = gs_attn_bits(f);
+    uint32_t u = gs_f32_bits(f);
     uint16_t sign = (uint16_t)((u >> 16) & 0x8000u);
     u &= 0x7fffffffu;
     if (u > 0x7f800000u)
@@ -102,23 +79,11 @@ static inline uint16_t gs_attn_half_from_float(float f) {
     if (u >= 0x477fe000u) /* 65504 and above */
         return (uint16_t)(sign | 0x7bffu);
     if (u < 0x38800000u) { /* subnormal: the float adder rounds to a multiple of 2^-24 */
-        u = gs_attn_bits(gs_attn_float(u) + 0.5f);
+        u = gs_f32_bits(gs_f32_from_bits(u) + 0.5f);
         return (uint16_t)(sign | (u - 0x3f000000u));
     }
     u += 0xfffu + ((u >> 13) & 1u);
     return (uint16_t)(sign | ((u - 0x38000000u) >> 13));
-}
-
-static inline float gs_attn_bf16_to_float(uint16_t h) {
-    return gs_attn_float((uint32_t)h << 16);
-}
-
-/* Round to nearest, ties to even; NaN stays NaN. */
-static inline uint16_t gs_attn_bf16_from_float(float f) {
-    uint32_t u = gs_attn_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
 #endif

@@ -254,10 +254,6 @@ static const struct {
 
 #define N_FORMATS ((int)(sizeof formats / sizeof formats[0]))
 
-const char *gs_import_format_name(int i) {
-    return i >= 0 && i < N_FORMATS ? formats[i].name : NULL;
-}
-
 int gs_trace_import(const char *format, const char *path, gs_trace *t, char *err, size_t errlen) {
     const void *data = NULL;
     size_t size = 0;

@@ -119,7 +119,6 @@ int gs_scenario_generate(const char *name, const gs_scenario_options *o, gs_trac
  * hash_ids (of 512 tokens each). Columns are found by name. Requests become chats of one person,
  * or of the conversation's where the trace has one.
  */
-const char *gs_import_format_name(int i); /* NULL: no more */
 int gs_trace_import(const char *format, const char *path, gs_trace *t, char *err, size_t errlen);
 
 #endif

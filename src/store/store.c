@@ -282,10 +282,3 @@ const char *gs_store_reason(const gs_store *s) {
 bool gs_store_is_full(const gs_store *s) {
     return atomic_load(&s->full);
 }
-
-int gs_store_n_queued(gs_store *s) {
-    pthread_mutex_lock(&s->lock);
-    int n = s->waiting.n;
-    pthread_mutex_unlock(&s->lock);
-    return n;
-}

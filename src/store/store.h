@@ -80,7 +80,6 @@ void gs_store_poll(gs_store *s);                      /* calls done of jobs that
 gs_store_state gs_store_get_state(const gs_store *s); /* any thread; wake is called on change */
 const char *gs_store_reason(const gs_store *s);       /* after FAILED */
 bool gs_store_is_full(const gs_store *s);             /* any thread */
-int gs_store_n_queued(gs_store *s);                   /* any thread */
 
 /* ---- For run: the store thread ----------------------------------------------------------------
  *

@@ -12,7 +12,7 @@ static void load_pair(const gs_kv_layout *l, const uint8_t *page, size_t t, floa
         int16_t vs;
         memcpy(&ks, page + hd * bt + 2 * t, sizeof ks);
         memcpy(&vs, page + l->page_bytes + hd * bt + 2 * t, sizeof vs);
-        float scale = gs_attn_bf16_to_float(ks), vscale = exp2f((float)vs / GS_KV_Q8_V_STEPS);
+        float scale = gs_bf16_to_f32(ks), vscale = exp2f((float)vs / GS_KV_Q8_V_STEPS);
         const int8_t *codes = (const int8_t *)page + l->page_bytes + t / 4 * 4 * hd + t % 4;
         for (size_t d = 0; d < hd; d++) {
             size_t at = d / 4 * 4 * bt + t * 4 + d % 4;
@@ -25,11 +25,11 @@ static void load_pair(const gs_kv_layout *l, const uint8_t *page, size_t t, floa
     const uint16_t *vp = (const uint16_t *)(const void *)(page + l->page_bytes);
     for (size_t d = 0; d < hd; d++) {
         if (l->type == GS_KV_F16) {
-            k[d] = gs_attn_half_to_float(kp[d * bt + t]);
-            v[d] = gs_attn_half_to_float(vp[t * hd + d]);
+            k[d] = gs_f16_to_f32(kp[d * bt + t]);
+            v[d] = gs_f16_to_f32(vp[t * hd + d]);
         } else {
-            k[d] = gs_attn_bf16_to_float(kp[d / 2 * 2 * bt + t * 2 + d % 2]);
-            v[d] = gs_attn_bf16_to_float(vp[t / 2 * 2 * hd + d * 2 + t % 2]);
+            k[d] = gs_bf16_to_f32(kp[d / 2 * 2 * bt + t * 2 + d % 2]);
+            v[d] = gs_bf16_to_f32(vp[t / 2 * 2 * hd + d * 2 + t % 2]);
         }
     }
 }
@@ -117,7 +117,7 @@ static void to_f16_ref(uint16_t *out, const float *x, int32_t n) {
 
 static void to_bf16_ref(uint16_t *out, const float *x, int32_t n) {
     for (int32_t i = 0; i < n; i++)
-        out[i] = gs_attn_bf16_from_float(x[i]);
+        out[i] = gs_bf16_from_f32(x[i]);
 }
 
 static float max_abs_ref(const float *x, int32_t n) {

@@ -50,12 +50,12 @@ static float page_value(const gs_kv_layout *l, const uint8_t *page, int is_v, in
     if (l->type != GS_KV_Q8) {
         uint16_t h;
         memcpy(&h, page + 2 * at, 2);
-        return l->type == GS_KV_F16 ? gs_attn_half_to_float(h) : gs_attn_bf16_to_float(h);
+        return l->type == GS_KV_F16 ? gs_f16_to_f32(h) : gs_bf16_to_f32(h);
     }
     int16_t scale;
     memcpy(&scale, page + bt * hd + 2 * t, 2);
     return is_v ? (float)(int8_t)page[at] * exp2f((float)scale / 1024)
-                : (float)(page[at] - 128) * gs_attn_bf16_to_float((uint16_t)scale);
+                : (float)(page[at] - 128) * gs_bf16_to_f32((uint16_t)scale);
 }
 
 /* x[head_dim] becomes what was kept of it, which may be no further off than the type says. */
@@ -358,7 +358,7 @@ static void store_rounding(void) {
         assert_memory_equal(out, want, sizeof out);
         ops->to_bf16(out, x, N);
         for (int i = 0; i < N; i++)
-            want[i] = gs_attn_bf16_from_float(x[i]);
+            want[i] = gs_bf16_from_f32(x[i]);
         assert_memory_equal(out, want, sizeof out);
         for (int i = 0; i < N; i++)
             x[i] = uniform(127);
