@@ -318,7 +318,7 @@ def allowed_prefill(server, bound):
                          pathlib.Path.home() / ".local/state") / "gamasot"
     texts = sorted(state.glob("calibration-*.txt"), key=lambda f: f.stat().st_mtime)
     log = pathlib.Path(server.log.name).read_text(errors="replace")
-    name = re.search(r"model ready name=(.*?) arch", log)
+    name = re.search(r"serve: ready model=(.*?) load_ms", log)
     text = next(t for t in (f.read_text() for f in reversed(texts)) if f"id {name.group(1)} " in t)
     values = {k: float(v) for k, v in re.findall(r"^(\w+) ([0-9.e+-]+)$", text, re.M)}
     knots = [values[f"knot_{1 << i}"] for i in range(10)]
