@@ -337,6 +337,8 @@ static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
     q->now_ns = now_ns;
     q->n_records = 0;
     q->code = GS_OK;
+    report_ends(
+        e); /* what is no longer known to the scheduler has been told of before the answer */
     if (atomic_load(&e->state) != GS_ENGINE_READY) {
         q->code = GS_ERR_UNAVAILABLE;
     } else if (q->kind == GS_QUERY_QUEUE || q->kind == GS_QUERY_STATE) {

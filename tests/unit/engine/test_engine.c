@@ -713,6 +713,36 @@ static gs_query *ask(rig *r, gs_query *q) {
     return ev.u.answer;
 }
 
+/* Whoever asks for a sequence hears of it one way: it is known, or its end has come before. */
+static void an_end_is_told_before_a_question_about_it_is_answered(void **state) {
+    (void)state;
+    rig *r = rig_new();
+    r->fc.hang_step = 1;
+    rig_start(r);
+    gs_engine_stats s;
+    submit(r, 0, 5, 0, 20);
+    do
+        gs_engine_get_stats(r->e, &s);
+    while (s.step_began_ns == 0); /* the inbox waits until the step is let go */
+    submit(r, 1, 5, 0, 5);
+    gs_engine_cancel(r->e, r->t[1].q);
+    gs_explain record;
+    gs_seq_id id = 2; /* the second one */
+    gs_query q = {
+        .kind = GS_QUERY_EXPLAIN, .records = &record, .max_records = 1, .ids = &id, .n_ids = 1};
+    gs_engine_ask(r->e, &q);
+    gs_fake_release(gs_engine_backend(r->e, 0));
+    gs_event ev;
+    do
+        ev = next(r);
+    while (ev.kind != GS_EVENT_ANSWER);
+    assert_int_equal(r->t[1].n_admitted, 1);
+    assert_int_equal(q.n_records + r->t[1].n_end, 1);
+    finish(r, 2);
+    assert_int_equal(r->t[1].end.id, id);
+    rig_stop(r);
+}
+
 /* The picture of the pool: every block has one owner, and the owners' counts are the ledger's. */
 static void a_view_of_the_pool_matches_its_counts(void **state) {
     (void)state;
@@ -949,6 +979,7 @@ int main(void) {
         cmocka_unit_test(a_new_sequence_joins_the_next_step_and_leaves_at_once),
         cmocka_unit_test(a_background_step_gives_way_between_layers),
         cmocka_unit_test(records_of_steps_add_up),
+        cmocka_unit_test(an_end_is_told_before_a_question_about_it_is_answered),
         cmocka_unit_test(a_view_of_the_pool_matches_its_counts),
         cmocka_unit_test(a_suspended_step_survives_its_clients),
         cmocka_unit_test(sixty_four_mixed_lengths_give_the_text_of_each_alone),
