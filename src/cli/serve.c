@@ -11,6 +11,7 @@
 #include "api/settings.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "cli/cli.h"
 #include "config/dirs.h"
 #include "sched/policy.h"
@@ -49,6 +50,7 @@ static void on_signal(uv_signal_t *h, int signum) {
         _exit(128 + signum);
     second = true;
     gs_info("serve", "signal=%d, ending; a second one ends at once", signum);
+    gs_notify("STOPPING=1\nSTATUS=ending; running requests may finish");
     /* A hanging backend must not keep the process: SIGALRM's default action is the last resort. */
     alarm((unsigned)(s->cfg.server_drain_timeout_ms / 1000 + 2));
     if (s->cfg.model_backend == GS_CONFIG_BACKEND_FAKE &&
@@ -75,10 +77,13 @@ static void on_loading(uv_timer_t *h) {
     if (state == GS_ENGINE_READY) {
         gs_info("serve", "ready model=%s load_ms=%.0f", s->loader.served.name,
                 s->loader.served.load_ms);
+        gs_notify("READY=1\nSTATUS=serving %s on port %d", s->loader.served.name,
+                  gs_api_port(s->api));
         warn_of_aliases(s);
         return;
     }
     gs_error("serve", "the model could not be loaded: %s", gs_engine_error(s->engine));
+    gs_notify("STATUS=the model could not be loaded: %s", gs_engine_error(s->engine));
     s->status = 1;
     gs_api_drain(s->api, 0, close_signals, s);
 }
@@ -254,6 +259,7 @@ int gs_cmd_serve(int argc, char **argv) {
         return 1;
     }
     gs_info("serve", "listening on http://%s:%d", s.cfg.server_host.items[0], gs_api_port(s.api));
+    gs_notify("STATUS=loading the model");
     uv_signal_init(&s.loop, &s.on_term);
     uv_signal_init(&s.loop, &s.on_int);
     uv_timer_init(&s.loop, &s.loading);
