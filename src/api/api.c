@@ -103,6 +103,7 @@ void gs_api_wake(void *arg) {
 static void on_tick(uv_timer_t *h) {
     gs_api *a = h->data;
     int64_t now_ns = gs_now_ns();
+    gs_watch_tick(a, now_ns);
     gs_api_keys_refresh(a);
     gs_models_tick(a, now_ns);
     gs_hours_tick(a);

@@ -103,6 +103,10 @@ typedef struct gs_api_config {
     const char *state_folder; /* of the store; NULL: none, and state_reason says why */
     const char *state_reason;
     gs_recorder *recorder; /* is told of each sequence that ends; NULL: none */
+    /* watch.h; 0 in stall_ns: nobody watches. */
+    int64_t stall_ns, restart_ns;
+    void (*give_up)(void *arg); /* the engine will never answer again */
+    void *give_up_arg;
 } gs_api_config;
 
 /* http_config's handlers and user are filled in by the call; the server is listening afterwards. */

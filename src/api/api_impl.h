@@ -7,6 +7,7 @@
 #include "api/models.h"
 #include "api/request.h"
 #include "api/tuning.h"
+#include "api/watch.h"
 #include "metrics/energy.h"
 #include "metrics/expose.h"
 #include "metrics/metrics.h"
@@ -124,7 +125,8 @@ struct gs_api {
     int n_texts;           /* of those requests, with the engine */
     gs_metrics *metrics;   /* of the model */
     gs_energy energy;
-    gs_tuning *tuning;   /* tuning.c */
+    gs_tuning *tuning; /* tuning.c */
+    gs_watch watch;
     gs_live *viewers;    /* live.c: who looks on */
     gs_history *history; /* history.c */
     int64_t started_ms;  /* wall clock */

@@ -39,6 +39,8 @@ static void take_server(gs_api *a, const gs_engine_stats *s, gs_metrics_server *
                                .energy_j = gs_energy_read(&a->energy),
                                .started_s = (double)a->started_ms / 1e3,
                                .n_connections = gs_http_n_connections(a->http),
+                               .stalled = a->watch.stalled,
+                               .n_restarts = a->watch.n_restarts,
                                .one = 1,
                                .version = GS_VERSION};
     for (uint32_t i = 0; i < GS_ENGINE_PERSONS; i++)

@@ -12,9 +12,6 @@
 #include "base/err.h"
 #include "base/sys.h"
 
-/* A step older than this, and far longer than any before, means that the backend hangs. */
-#define STALL_NS (4 * GS_NS_PER_S)
-
 /* ---- Health
  * ------------------------------------------------------------------------------------------- */
 
@@ -33,18 +30,9 @@ void gs_api_reply_json(gs_http_request *rq, int status, gs_buf *out) {
     gs_api_reply(rq, status, "application/json", out);
 }
 
-static bool stalled(gs_api *a) {
-    gs_engine_stats s;
-    gs_engine_get_stats(a->engine, &s);
-    if (s.step_began_ns == 0)
-        return false;
-    int64_t age_ns = gs_now_ns() - s.step_began_ns;
-    return age_ns > STALL_NS && age_ns > 4 * s.longest_step_ns;
-}
-
 static void get_health(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
-    bool bad = stalled(a);
+    const bool bad = a->watch.stalled;
     gs_buf out = {0};
     gs_buf_printf(&out, "{\"status\":\"%s\"}", bad ? "stalled" : "ok");
     gs_api_reply_json(rq, bad ? 503 : 200, &out);
@@ -53,7 +41,7 @@ static void get_health(gs_api *a, gs_http_request *rq, json_t *body) {
 static void get_ready(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_api_error e;
-    if (stalled(a)) {
+    if (a->watch.stalled) {
         gs_api_fail(&e, GS_ERR_UNAVAILABLE, NULL, "The compute backend does not answer.");
         gs_api_reply_error(rq, &e);
         return;

@@ -488,7 +488,7 @@ void gs_api_answered(gs_api *a, gs_query *q) {
         return;
     }
     gs_api_query *x = q->owner;
-    if (gs_hours_answered(a, q))
+    if (gs_watch_answered(a, q) || gs_hours_answered(a, q))
         return;
     gs_buf out = {0};
     if (q->code != GS_OK) {

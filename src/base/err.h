@@ -33,7 +33,8 @@
     X(EXISTS, -18, 409, "already exists")                                                          \
     X(METHOD, -19, 405, "method not allowed")                                                      \
     X(MEDIA_TYPE, -20, 415, "unsupported content type")                                            \
-    X(NO_SPACE, -21, 507, "no space left on the disk")
+    X(NO_SPACE, -21, 507, "no space left on the disk")                                             \
+    X(STALLED, -22, 503, "the compute backend stopped answering, and its step was given up")
 
 typedef enum gs_err {
     GS_OK = 0,

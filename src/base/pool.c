@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/park.h"
 #include "base/sys.h"
 
 #include <limits.h>
@@ -206,6 +207,7 @@ static int start_workers(gs_pool *p) {
     /* Signals are for the threads that expect them. */
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, GS_PARK_SIGNAL);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int started = 0;
     while (started < p->n_threads - 1) {
@@ -256,6 +258,39 @@ void gs_pool_free(gs_pool *p) {
         pthread_setaffinity_np(pthread_self(), sizeof p->allowed, &p->allowed);
     gs_free(p->workers);
     gs_free(p);
+}
+
+uint64_t gs_pool_progress(const gs_pool *p) {
+    return atomic_load_explicit(&p->phase, memory_order_relaxed);
+}
+
+bool gs_pool_park(gs_pool *p) {
+    pthread_t *threads = gs_array((size_t)p->n_threads, sizeof(*threads));
+    if (!threads)
+        return false;
+    for (int i = 1; i < p->n_threads; i++)
+        threads[i - 1] = p->workers[i].thread;
+    const bool ok = gs_park(threads, p->n_threads - 1);
+    for (int i = 1; ok && i < p->n_threads; i++)
+        pthread_detach(p->workers[i].thread);
+    gs_free(threads);
+    return ok;
+}
+
+int gs_pool_restart(gs_pool *p) {
+    /* As nobody ever ran: new workers look for an epoch other than 0. */
+    atomic_store(&p->epoch, 0);
+    atomic_store(&p->n_parked, 0);
+    atomic_store(&p->n_arrived, 0);
+    const int started = start_workers(p);
+    if (started < p->n_threads - 1) {
+        stop_workers(p, started);
+        p->n_threads = 1; /* nobody is left to be stopped */
+        return GS_ERR_NOMEM;
+    }
+    if (p->pinned)
+        pin_threads(p);
+    return GS_OK;
 }
 
 int gs_pool_threads(const gs_pool *p) {

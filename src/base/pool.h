@@ -17,6 +17,7 @@
 #define GS_BASE_POOL_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef struct gs_pool gs_pool;
 typedef void (*gs_pool_fn)(void *arg, int tid, int n_threads);
@@ -31,6 +32,15 @@ void gs_pool_run(gs_pool *p, gs_pool_fn fn, void *arg);
 void gs_pool_run_on(gs_pool *p, int n, gs_pool_fn fn, void *arg);
 /* Inside fn only; every thread of the run must reach it. */
 void gs_pool_barrier(gs_pool *p, int tid);
+/*
+ * A run that does not come back. progress: a number that changes while runs go on; any thread.
+ * park: the workers stand still for good (base/park.h), thread 0 must stand still already; false:
+ * they don't. restart: after park, by the thread that is to be thread 0, new workers take their
+ * places; GS_ERR_NOMEM.
+ */
+uint64_t gs_pool_progress(const gs_pool *p);
+bool gs_pool_park(gs_pool *p);
+int gs_pool_restart(gs_pool *p);
 /* CPUs this process may use: the smaller of the affinity mask and the cgroup CPU quota, as at the
  * first call. >= 1 */
 int gs_cpu_count(void);

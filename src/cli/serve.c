@@ -9,6 +9,7 @@
 
 #include "api/keys.h"
 #include "api/settings.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/notify.h"
@@ -17,6 +18,8 @@
 #include "sched/policy.h"
 
 #define MAX_LIVE_REQUESTS 4096
+#define EXIT_HUNG         70  /* EX_SOFTWARE of sysexits.h */
+#define LAST_WORDS_MS     500 /* for requests to hear of it */
 
 typedef struct server {
     gs_config cfg;
@@ -32,6 +35,7 @@ typedef struct server {
     char state_reason[512];
     gs_model_alias aliases[GS_CONFIG_MAX_ALIASES];
     uv_timer_t loading; /* watches the engine until it is ready */
+    uv_timer_t last_words;
     int status;
 } server;
 
@@ -41,6 +45,22 @@ static void close_signals(void *arg) {
     uv_close((uv_handle_t *)&s->on_int, NULL);
     if (!uv_is_closing((uv_handle_t *)&s->loading))
         uv_close((uv_handle_t *)&s->loading, NULL);
+}
+
+/* ---- An engine that is of no use any more -------------------------------------------------- */
+
+static void on_last_words(uv_timer_t *h) {
+    (void)h;
+    gs_error("serve", "ended status=%d", EXIT_HUNG);
+    _exit(EXIT_HUNG); /* there are threads that nobody can join */
+}
+
+static void give_up(void *arg) {
+    server *s = arg;
+    gs_notify("STOPPING=1\nSTATUS=the compute backend does not answer");
+    gs_api_drain(s->api, 0, close_signals, s);
+    uv_timer_init(&s->loop, &s->last_words);
+    uv_timer_start(&s->last_words, on_last_words, LAST_WORDS_MS, 0);
 }
 
 static void on_signal(uv_signal_t *h, int signum) {
@@ -154,7 +174,11 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
                         .max_live_requests = MAX_LIVE_REQUESTS,
                         .config = &s->cfg,
                         .state_folder = s->state[0] ? s->state : NULL,
-                        .state_reason = s->state_reason};
+                        .state_reason = s->state_reason,
+                        .stall_ns = c->engine_stall_ms * GS_NS_PER_MS,
+                        .restart_ns = c->engine_restart_ms * GS_NS_PER_MS,
+                        .give_up = give_up,
+                        .give_up_arg = s};
     if (c->record_enabled && (rc = start_recorder(s, err, errlen)) != 0)
         return rc;
     ac.recorder = s->recorder;

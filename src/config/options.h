@@ -138,6 +138,12 @@
   X(engine, prefill_chunk, INT, NULL, "128", 1, 65536, NULL, GS_CONFIG_LIVE,                       \
     "Prompt tokens that one sequence may take of a step; longer prompts are cut. At most "         \
     "engine.max_batch_tokens counts.")                                                             \
+  X(engine, stall_ms, DURATION_MS, NULL, "3500", 100, 3600000, NULL, GS_CONFIG_STARTUP,            \
+    "A step that makes no progress for so long hangs: `/health` says so.")                         \
+  X(engine, restart_ms, DURATION_MS, NULL, "20000", 0, 3600000, NULL, GS_CONFIG_STARTUP,           \
+    "A step that hangs for so long is given up: its requests fail, its threads are replaced, all " \
+    "others go on. At the fourth time in ten minutes, or where that can't be done, the server "    \
+    "ends with status 70. 0: never.")                                                              \
   X(engine, check, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,          \
     "Check all invariants of scheduler and KV ledger after each step; stop on a broken one.")      \
   X(kv, memory_mb, SIZE_MB, NULL, "0", 0, 16777216, NULL, GS_CONFIG_STARTUP,                       \
@@ -284,6 +290,11 @@
     "In this step, counted from 1, only the first sequence of the batch fails. 0: none.")          \
   X(fake, hang_at_step, INT, NULL, "0", 0, 2147483647, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN, \
     "This step, counted from 1, does not come back. 0: none.")                                     \
+  X(fake, hang_every, INT, NULL, "0", 0, 2147483647, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \
+    "And from then on each time after so many steps. 0: not again.")                               \
+  X(fake, crash_at_step, INT, NULL, "0", 0, 2147483647, NULL,                                      \
+    GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,                                                          \
+    "In this step, counted from 1, the process is aborted. 0: none.")                              \
   X(fake, eos_after, INT, NULL, "0", 0, 2147483647, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,    \
     "Every sequence ends by itself after this many tokens. 0: never.")
 // clang-format on

@@ -216,8 +216,30 @@ static void encoder_destroy(gs_backend *base) {
     gs_free(b);
 }
 
-static const gs_backend_ops encoder_ops = {"encoder", encoder_info, encoder_forward, encoder_resume,
-                                           encoder_destroy};
+/* A layer of long texts takes seconds between two barriers, so its own steps count, too. */
+static uint64_t encoder_progress(const gs_backend *base) {
+    const gs_encoder *b = (const gs_encoder *)base;
+    return gs_pool_progress(b->cfg.pool) + atomic_load_explicit(&b->progress, memory_order_relaxed);
+}
+
+static bool encoder_park(gs_backend *base) {
+    return gs_pool_park(((gs_encoder *)base)->cfg.pool);
+}
+
+static int encoder_restart(gs_backend *base) {
+    return gs_pool_restart(((gs_encoder *)base)->cfg.pool);
+}
+
+static const gs_backend_ops encoder_ops = {
+    .name = "encoder",
+    .info = encoder_info,
+    .forward = encoder_forward,
+    .resume = encoder_resume,
+    .progress = encoder_progress,
+    .park = encoder_park,
+    .restart = encoder_restart,
+    .destroy = encoder_destroy,
+};
 
 static void carve_all(gs_encoder *b, gs_carver *c) {
     const gs_hparams *hp = &b->m->hp;

@@ -2,6 +2,8 @@
 #ifndef GS_ENGINE_ENCODER_IMPL_H
 #define GS_ENGINE_ENCODER_IMPL_H
 
+#include <stdatomic.h>
+
 #include "engine/encoder.h"
 #include "kernels/attn.h"
 #include "kernels/kernels.h"
@@ -62,13 +64,14 @@ typedef struct gs_encoder {
     const gs_model *m;
     gs_pooling pooling;
     int n_threads;
-    gs_kv_layout kv;          /* one layer */
-    uint32_t *pages;          /* [kv.n_blocks]: page i is i */
-    double *freq;             /* [n_rot / 2] radians per position; NULL: learned positions */
-    float *q, *attn;          /* [T][n_embd] */
-    encoder_scratch *scratch; /* [n_threads] */
-    int32_t *order, *owner;   /* [max_seqs] planning: items by length; whose they are */
-    int64_t *load;            /* [n_threads] */
+    _Atomic uint64_t progress; /* parts of layers that were computed */
+    gs_kv_layout kv;           /* one layer */
+    uint32_t *pages;           /* [kv.n_blocks]: page i is i */
+    double *freq;              /* [n_rot / 2] radians per position; NULL: learned positions */
+    float *q, *attn;           /* [T][n_embd] */
+    encoder_scratch *scratch;  /* [n_threads] */
+    int32_t *order, *owner;    /* [max_seqs] planning: items by length; whose they are */
+    int64_t *load;             /* [n_threads] */
     encoder_area areas[2];
     encoder_area *area; /* of the step in progress; the other one may wait */
     void *memory;

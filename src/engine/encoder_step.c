@@ -115,6 +115,10 @@ static void place_rows(const lane *t, int32_t row, int32_t n, float *qkv) {
     }
 }
 
+static void went_on(const lane *t) {
+    atomic_fetch_add_explicit(&t->b->progress, 1, memory_order_relaxed);
+}
+
 static void qkv_phase(const lane *t, const gs_encoder_layer *ly) {
     const int32_t n_embd = t->m->hp.n_embd;
     const int need = gs_act_need(ly->wqkv.data ? ly->wqkv.type : ly->wq.type) |
@@ -125,6 +129,7 @@ static void qkv_phase(const lane *t, const gs_encoder_layer *ly) {
         gs_act_quant(&act, row_of(t->a->x, n_embd, row), n_embd, 0, n, need);
         qkv_product(ly, &act, t->s->qkv);
         place_rows(t, row, n, t->s->qkv);
+        went_on(t);
     }
 }
 
@@ -146,6 +151,7 @@ static void attn_phase(const lane *t) {
                              .n_keys = s->n_keys,
                              .scale = hp->attn_scale};
         gs_attn(&b->kv, &item, t->s->attn);
+        went_on(t);
     }
 }
 
@@ -193,6 +199,7 @@ static void rows_phase(const lane *t, const gs_encoder_layer *ly) {
         activate(t, &ff, n, gs_act_need(ly->w_down.type));
         gemm(&ly->w_down, &ff, x, hp->n_embd, ly->b_down, GS_GEMM_ADD);
         norm_rows(t, x, n, ly->out_norm, ly->out_norm_bias, NULL, 0);
+        went_on(t);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/park.h"
 #include "base/sys.h"
 #include "engine/lane_impl.h"
 #include "sched/turns.h"
@@ -62,6 +63,9 @@ struct gs_engine {
     gs_shared_stats stats[GS_ENGINE_LANES];
     gs_shared_stats gone_stats;
     atomic_llong step_began_ns, longest_step_ns;
+    /* Whose code runs, while it runs: then no lock is held, and all of the above is consistent. */
+    _Atomic(gs_backend *) computing;
+    _Atomic uint64_t n_began; /* steps */
 };
 
 /* ---- Sequences ----------------------------------------------------------------------------------
@@ -413,9 +417,13 @@ static void wake_engine(gs_engine *e) {
 /* Safepoint between two layers of a background step: newcomers are admitted here and now. */
 static bool should_yield(void *arg) {
     gs_engine *e = arg;
+    atomic_store(&e->computing, NULL);
     if (drain_inbox(e))
         wake_owner(e);
-    return gs_turns_should_yield(e->scheds, e->n_active, e->running, e->plan, gs_now_ns());
+    const bool yields =
+        gs_turns_should_yield(e->scheds, e->n_active, e->running, e->plan, gs_now_ns());
+    atomic_store(&e->computing, e->active[e->running]->backend);
+    return yields;
 }
 
 static void post_tokens(gs_engine *e, const gs_lane *l, const gs_plan *plan) {
@@ -459,8 +467,11 @@ static int forward(gs_engine *e, gs_lane *l, const gs_plan *plan, gs_batch *batc
     const gs_backend_ops *ops = l->backend->ops;
     int64_t began_ns = gs_now_ns();
     atomic_store(&e->step_began_ns, began_ns);
+    atomic_fetch_add_explicit(&e->n_began, 1, memory_order_relaxed);
     e->plan = plan;
+    atomic_store(&e->computing, l->backend);
     int rc = plan->resume ? ops->resume(l->backend, batch) : ops->forward(l->backend, batch);
+    atomic_store(&e->computing, NULL);
     e->plan = NULL;
     *elapsed_ns = gs_now_ns() - began_ns;
     atomic_store(&e->step_began_ns, 0);
@@ -542,7 +553,8 @@ static int add_lane(gs_engine *e, gs_backend *backend, const gs_cost *cost, char
 /* Somebody waits for a step: what can wait does. */
 static bool has_work(void *arg) {
     gs_engine *e = arg;
-    drain_inbox(e);
+    if (drain_inbox(e))
+        wake_owner(e);
     for (int32_t i = 0; i < e->n_active; i++) {
         gs_sched_stats s;
         gs_sched_get_stats(e->scheds[i], &s);
@@ -708,6 +720,14 @@ static void refuse_loop(gs_engine *e) {
     }
 }
 
+static void end_engine(gs_engine *e) {
+    for (int32_t i = 0; i < e->n_active; i++) {
+        gs_backend *b = gs_lane_free(e->active[i]);
+        b->ops->destroy(b);
+    }
+    gs_accounts_free(e->accounts);
+}
+
 static void *engine_main(void *arg) {
     gs_engine *e = arg;
     pthread_setname_np(pthread_self(), "gs-engine");
@@ -721,12 +741,57 @@ static void *engine_main(void *arg) {
         engine_loop(e);
     else
         refuse_loop(e);
-    for (int32_t i = 0; i < e->n_active; i++) {
-        gs_backend *b = gs_lane_free(e->active[i]);
-        b->ops->destroy(b);
-    }
-    gs_accounts_free(e->accounts);
+    end_engine(e);
     return NULL;
+}
+
+/* The step that hung did not compute anything, and took nobody's time. */
+static void give_step_up(gs_engine *e) {
+    gs_lane *l = e->active[e->running];
+    const gs_plan plan = *e->plan; /* on the stack of the thread that stands still */
+    const gs_step_result result = {.items = l->results, .err = GS_ERR_STALLED};
+    e->plan = NULL;
+    atomic_store(&e->step_began_ns, 0);
+    gs_warn("engine", "a step was given up: sequences=%d", plan.n_items);
+    gs_sched_commit(l->sched, &plan, &result, gs_now_ns());
+    publish_step(e, l, &plan);
+    report_ends(e);
+    wake_owner(e);
+}
+
+/* In place of a thread that hung. Without threads for the steps it says nothing, and the watchdog
+ * sees that it is of no use. */
+static void *revived_main(void *arg) {
+    gs_engine *e = arg;
+    gs_backend *b = atomic_load(&e->computing);
+    pthread_setname_np(pthread_self(), "gs-engine");
+    if (b->ops->restart && b->ops->restart(b) != GS_OK)
+        return NULL;
+    atomic_store(&e->computing, NULL);
+    give_step_up(e);
+    engine_loop(e);
+    end_engine(e);
+    return NULL;
+}
+
+uint64_t gs_engine_progress(const gs_engine *e) {
+    /* A backend goes away only after the event loop, which is here, has heard of it. */
+    const gs_backend *b = atomic_load(&e->computing);
+    return atomic_load_explicit(&e->n_began, memory_order_relaxed) + (b ? b->ops->progress(b) : 0);
+}
+
+int gs_engine_revive(gs_engine *e) {
+    if (!gs_park(&e->thread, 1))
+        return GS_ERR_TIMEOUT;
+    gs_backend *b = atomic_load(&e->computing);
+    if (!b) { /* it has just come back, or hangs somewhere else */
+        gs_unpark();
+        return GS_ERR_EXISTS;
+    }
+    if (b->ops->park && !b->ops->park(b))
+        return GS_ERR_TIMEOUT;
+    pthread_detach(e->thread);
+    return pthread_create(&e->thread, NULL, revived_main, e) == 0 ? GS_OK : GS_ERR_NOMEM;
 }
 
 int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, size_t errlen) {

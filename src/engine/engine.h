@@ -274,6 +274,21 @@ const char *gs_engine_error(const gs_engine *e);         /* after FAILED */
  * polled are dropped, their sequences freed by nobody: poll to the end first. */
 void gs_engine_free(gs_engine *e);
 
+/*
+ * A number that changes while a step goes on, and from step to step; the event-loop thread. A
+ * question that is not answered while it stands still means that the engine hangs.
+ */
+uint64_t gs_engine_progress(const gs_engine *e);
+/*
+ * For a step that hangs; the event-loop thread. Its threads are made to stand still for good
+ * (base/park.h) and new ones take their places, on the same memory: what was computed before is
+ * all there. The step itself counts as failed, so its sequences end with GS_ERR_STALLED; those that
+ * wait, and those that run but were not in it, go on.
+ * GS_ERR_EXISTS: it does not hang in a step, nothing was changed. Others: it can't be helped, and
+ * this engine never answers again.
+ */
+int gs_engine_revive(gs_engine *e);
+
 void gs_engine_submit(gs_engine *e, gs_seq *q); /* any thread */
 void gs_engine_cancel(gs_engine *e, gs_seq *q); /* any thread that owns the request; idempotent */
 /* Any thread; not while the engine is LOADING, which would leave it waiting for the model. */

@@ -7,7 +7,8 @@
  * bytes of a cold run.
  */
 #include <errno.h>
-#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -17,6 +18,7 @@
 #include "engine/backend.h"
 
 #define FAKE_MAX_EMBD 4096
+#define PIECE_NS      (100 * GS_NS_PER_MS)
 
 typedef struct fake {
     gs_backend base;
@@ -28,9 +30,8 @@ typedef struct fake {
         int64_t layer_ns;
         uint64_t step, items; /* hash of who is in it */
     } parked;
-    pthread_mutex_t lock; /* only for the programmed hang */
-    pthread_cond_t released_cond;
-    bool released;
+    _Atomic uint64_t progress;
+    atomic_bool released; /* from the programmed hang */
 } fake;
 
 static void fake_info(const gs_backend *b, gs_backend_info *out) {
@@ -163,19 +164,28 @@ static void fake_embed(const fake *f, const gs_batch_item *it) {
     }
 }
 
-static void wait_ns(int64_t ns) {
-    if (ns <= 0)
-        return;
-    struct timespec t = {ns / GS_NS_PER_S, ns % GS_NS_PER_S};
-    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &t, &t) == EINTR)
-        ;
+/* In pieces: a step that takes long goes on all the while. */
+static void compute(fake *f, int64_t ns) {
+    while (ns > 0) {
+        const int64_t piece = ns < PIECE_NS ? ns : PIECE_NS;
+        struct timespec t = {piece / GS_NS_PER_S, piece % GS_NS_PER_S};
+        while (clock_nanosleep(CLOCK_MONOTONIC, 0, &t, &t) == EINTR)
+            ;
+        atomic_fetch_add_explicit(&f->progress, 1, memory_order_relaxed);
+        ns -= piece;
+    }
 }
 
-static void hang(fake *f) {
-    pthread_mutex_lock(&f->lock);
-    while (!f->released)
-        pthread_cond_wait(&f->released_cond, &f->lock);
-    pthread_mutex_unlock(&f->lock);
+/* No lock is held meanwhile: the thread may be made to stand still here for good. */
+static void hang(const fake *f) {
+    const struct timespec t = {0, 2 * GS_NS_PER_MS};
+    while (!atomic_load(&f->released))
+        nanosleep(&t, NULL);
+}
+
+static bool is_programmed(uint64_t step, uint64_t first, uint64_t every) {
+    return first > 0 &&
+           (step == first || (every > 0 && step > first && (step - first) % every == 0));
 }
 
 /* Who is in a batch and where: a resumed step has to be the one that was suspended. */
@@ -204,7 +214,7 @@ static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, in
     int32_t n_layers = f->cfg.n_layers > 0 ? f->cfg.n_layers : 1;
     for (; layer < n_layers; layer++) {
         write_cells(f, batch, layer, n_layers);
-        wait_ns(layer_ns);
+        compute(f, layer_ns);
         if (layer + 1 < n_layers && batch->should_yield && batch->should_yield(batch->yield_arg)) {
             f->parked.next_layer = layer + 1;
             f->parked.layer_ns = layer_ns;
@@ -213,9 +223,12 @@ static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, in
             return GS_BACKEND_SUSPENDED;
         }
     }
-    if (step == f->cfg.hang_step)
+    if (step == f->cfg.crash_step)
+        abort();
+    const bool hangs = is_programmed(step, f->cfg.hang_step, f->cfg.hang_every);
+    if (hangs)
         hang(f);
-    if (step == f->cfg.fail_step || step == f->cfg.hang_step)
+    if (step == f->cfg.fail_step || hangs)
         return GS_ERR_BACKEND;
     for (int32_t i = 0; i < batch->n_items; i++) {
         const gs_batch_item *it = &batch->items[i];
@@ -259,10 +272,12 @@ static int fake_resume(gs_backend *b, gs_batch *batch) {
 
 static void fake_destroy(gs_backend *b) {
     fake *f = (fake *)(void *)b;
-    pthread_mutex_destroy(&f->lock);
-    pthread_cond_destroy(&f->released_cond);
     gs_free(f->pages);
     gs_free(f);
+}
+
+static uint64_t fake_progress(const gs_backend *b) {
+    return atomic_load_explicit(&((const fake *)(const void *)b)->progress, memory_order_relaxed);
 }
 
 static const gs_backend_ops fake_ops = {
@@ -270,6 +285,7 @@ static const gs_backend_ops fake_ops = {
     .info = fake_info,
     .forward = fake_forward,
     .resume = fake_resume,
+    .progress = fake_progress,
     .destroy = fake_destroy,
 };
 
@@ -288,16 +304,11 @@ int gs_fake_create(const gs_fake_config *cfg, gs_backend **out) {
         gs_free(f);
         return GS_ERR_NOMEM;
     }
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->released_cond, NULL);
     *out = &f->base;
     return 0;
 }
 
 void gs_fake_release(gs_backend *b) {
     fake *f = (fake *)(void *)b;
-    pthread_mutex_lock(&f->lock);
-    f->released = true;
-    pthread_cond_broadcast(&f->released_cond);
-    pthread_mutex_unlock(&f->lock);
+    atomic_store(&f->released, true);
 }

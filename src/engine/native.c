@@ -155,8 +155,28 @@ static void native_destroy(gs_backend *base) {
     gs_free(b);
 }
 
-static const gs_backend_ops native_ops = {"native", native_info, native_forward, native_resume,
-                                          native_destroy};
+static uint64_t native_progress(const gs_backend *base) {
+    return gs_pool_progress(((const gs_native *)base)->cfg.pool);
+}
+
+static bool native_park(gs_backend *base) {
+    return gs_pool_park(((gs_native *)base)->cfg.pool);
+}
+
+static int native_restart(gs_backend *base) {
+    return gs_pool_restart(((gs_native *)base)->cfg.pool);
+}
+
+static const gs_backend_ops native_ops = {
+    .name = "native",
+    .info = native_info,
+    .forward = native_forward,
+    .resume = native_resume,
+    .progress = native_progress,
+    .park = native_park,
+    .restart = native_restart,
+    .destroy = native_destroy,
+};
 
 /* Layers with the same rotary parameters, and with the same window, get the same kind. */
 static int find_kinds(gs_native *b, char *err, size_t errlen) {

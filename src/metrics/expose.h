@@ -25,6 +25,8 @@ typedef struct gs_metrics_server {
     double energy_j; /* NaN: not told */
     double started_s;
     int32_t n_connections;
+    int32_t stalled; /* 1 or 0 */
+    uint64_t n_restarts;
     int32_t tune_live; /* live tuning: 1 or 0, and what became of its changes */
     uint64_t tune_kept, tune_reverted;
     double tune_score;

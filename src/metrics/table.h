@@ -124,6 +124,10 @@
     "Changes that live tuning tried and took back.")                                               \
   X(tune_baseline_score, GAUGE, NONE, SERVER(tune_score, F64),                                     \
     "Useful tokens a second, less for missed targets, with the settings that live tuning keeps.")  \
+  X(engine_stalled, GAUGE, NONE, SERVER(stalled, I32),                                             \
+    "Whether a step hangs, as /health says it.")                                                   \
+  X(engine_restarts, COUNTER, NONE, SERVER(n_restarts, U64),                                       \
+    "Steps that hung and were given up, with their threads.")                                      \
   X(http_connections, GAUGE, NONE, SERVER(n_connections, I32),                                     \
     "Open HTTP connections.")                                                                      \
   X(start_time_seconds, GAUGE, NONE, SERVER(started_s, F64),                                       \

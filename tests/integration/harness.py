@@ -192,6 +192,8 @@ class Server:
             command += ["--engine.check=true"]
         command += [str(o) for o in options]
         env = {"GAMASOT_STORE_FOLDER": tempfile.mkdtemp(prefix="store-", dir=TMP), **(env or {})}
+        if SANITIZED and backend != "fake":  # a part of a step may take seconds there
+            env["GAMASOT_ENGINE_RESTART_MS"] = "0"
         self.process = subprocess.Popen(command, env=clean_env(env), stdin=subprocess.DEVNULL,
                                         stdout=log_fd, stderr=log_fd, cwd=TMP)
         os.close(log_fd)

@@ -71,7 +71,8 @@ class FailingSteps(unittest.TestCase):
             server.wait_idle()
 
     def test_a_hanging_backend(self):
-        server = Server("--fake.hang_at_step", 3, "--server.drain_timeout_ms", 1000)
+        server = Server("--fake.hang_at_step", 3, "--server.drain_timeout_ms", 1000,
+                        "--engine.restart_ms", 0)
         try:
             s = server.socket()
             s.sendall(server.post_bytes("/v1/completions", {"prompt": "hangs", "max_tokens": 50,

@@ -6,6 +6,8 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/park.h"
 #include "base/pool.h"
 #include "base/sys.h"
 
@@ -13,6 +15,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,6 +237,70 @@ static void cgroup_quota_is_the_tightest_of_the_path(void **state) {
     }
 }
 
+/* One thread of the run never reaches the barrier; the others spin there. */
+typedef struct stuck_run {
+    gs_pool *pool;
+    atomic_int stuck; /* which thread; -1: none */
+    atomic_int n_begun;
+} stuck_run;
+
+static void may_hang(void *arg, int tid, int n) {
+    stuck_run *s = arg;
+    (void)n;
+    atomic_fetch_add(&s->n_begun, 1);
+    while (tid == atomic_load(&s->stuck))
+        sched_yield();
+    gs_pool_barrier(s->pool, tid);
+}
+
+static void *run_that_hangs(void *arg) {
+    stuck_run *s = arg;
+    gs_pool_run(s->pool, may_hang, s);
+    return NULL;
+}
+
+static void a_hanging_run_is_parked_and_the_pool_restarted(void **state) {
+    (void)state;
+    for (int stuck = 0; stuck < 3; stuck++) {
+        stuck_run s = {.pool = gs_pool_create(3, false), .stuck = stuck};
+        pthread_t thread;
+        assert_non_null(s.pool);
+        assert_int_equal(pthread_create(&thread, NULL, run_that_hangs, &s), 0);
+        while (atomic_load(&s.n_begun) < 3)
+            sched_yield();
+        assert_true(gs_park(&thread, 1));
+        assert_true(gs_pool_park(s.pool));
+        pthread_detach(thread);
+        assert_int_equal(gs_pool_restart(s.pool), GS_OK);
+        work w = {.pool = s.pool, .n_phases = 5};
+        const uint64_t progress = gs_pool_progress(s.pool);
+        gs_pool_run(s.pool, phases, &w);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(w.cells[i][0], 5);
+            assert_int_equal(w.errors[i], 0);
+        }
+        assert_true(gs_pool_progress(s.pool) > progress);
+        gs_pool_free(s.pool);
+    }
+}
+
+static void parking_by_mistake_is_undone(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        stuck_run s = {.pool = gs_pool_create(2, false), .stuck = 0};
+        pthread_t thread;
+        assert_non_null(s.pool);
+        assert_int_equal(pthread_create(&thread, NULL, run_that_hangs, &s), 0);
+        while (atomic_load(&s.n_begun) < 2)
+            sched_yield();
+        assert_true(gs_park(&thread, 1));
+        atomic_store(&s.stuck, -1); /* it stands still and will read this later */
+        gs_unpark();
+        pthread_join(thread, NULL);
+        gs_pool_free(s.pool);
+    }
+}
+
 static void share_covers_every_item_once(void **state) {
     (void)state;
     for (int n = 0; n < 40; n++)
@@ -268,6 +335,8 @@ int main(void) {
         cmocka_unit_test(create_and_free_without_a_run),
         cmocka_unit_test(create_fails_without_memory),
         cmocka_unit_test(pin_is_undone),
+        cmocka_unit_test(a_hanging_run_is_parked_and_the_pool_restarted),
+        cmocka_unit_test(parking_by_mistake_is_undone),
     };
     return cmocka_run_group_tests_name("base/pool", tests, NULL, NULL);
 }

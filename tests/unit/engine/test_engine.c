@@ -464,6 +464,55 @@ static void a_hanging_backend_is_seen_and_let_go(void **state) {
     rig_stop(r);
 }
 
+/* Steps 3 and 6 hang and are given up: whoever was in them fails, whoever waits or runs beside them
+ * goes on with the right tokens. */
+static void a_hanging_step_is_given_up(void **state) {
+    (void)state;
+    rig *good = rig_new(), *r = rig_new();
+    r->fc.hang_step = 3;
+    r->fc.hang_every = 3;
+    r->fc.max_seqs = good->fc.max_seqs = 1; /* the others wait */
+    rig_start(good);
+    rig_start(r);
+    gs_engine_stats s;
+    assert_int_equal(gs_engine_revive(r->e), GS_ERR_EXISTS); /* nothing hangs: nothing happens */
+    for (int i = 0; i < 4; i++) {
+        submit(good, i, 5, 0, 2);
+        submit(r, i, 5, 0, i % 2 ? 2 : 20);
+    }
+    finish(good, 4);
+    int n_failed = 0;
+    for (int i = 0; i < 4; i += 2) {
+        while (r->t[i].n_out < (i == 0 ? 2 : 0))
+            next(r);
+        int rc;
+        uint64_t progress;
+        do { /* a step may still be on its way there */
+            progress = gs_engine_progress(r->e);
+            nap(5 * GS_NS_PER_MS);
+            gs_engine_get_stats(r->e, &s);
+            rc = s.step_began_ns && progress == gs_engine_progress(r->e) ? gs_engine_revive(r->e)
+                                                                         : GS_ERR_EXISTS;
+        } while (rc == GS_ERR_EXISTS);
+        assert_int_equal(rc, GS_OK);
+        while (r->t[i].n_end == 0)
+            next(r);
+        assert_int_equal(r->t[i].end.reason, GS_END_ERROR);
+        assert_int_equal(r->t[i].end.err, GS_ERR_STALLED);
+        n_failed++;
+    }
+    finish(r, 4);
+    assert_int_equal(n_failed, 2);
+    for (int i = 1; i < 4; i += 2) {
+        assert_int_equal(r->t[i].end.reason, GS_END_LENGTH);
+        assert_int_equal(r->t[i].n_out, good->t[i].n_out);
+        assert_memory_equal(r->t[i].out, good->t[i].out, 2 * sizeof(r->t[i].out[0]));
+    }
+    no_blocks_are_held(r);
+    rig_stop(good);
+    rig_stop(r);
+}
+
 static uint64_t steps_at_rest(rig *r) {
     gs_engine_stats s;
     uint64_t last = UINT64_MAX;
@@ -971,6 +1020,7 @@ int main(void) {
         cmocka_unit_test(a_failing_step_ends_its_sequences_and_no_others),
         cmocka_unit_test(a_failing_item_ends_alone),
         cmocka_unit_test(a_hanging_backend_is_seen_and_let_go),
+        cmocka_unit_test(a_hanging_step_is_given_up),
         cmocka_unit_test(a_slow_reader_stops_the_engine_and_loses_nothing),
         cmocka_unit_test(freeing_with_a_full_outbox_does_not_wait_for_a_reader),
         cmocka_unit_test(preempted_sequences_give_the_same_text),
