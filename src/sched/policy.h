@@ -45,6 +45,7 @@ struct gs_policy_ops {
     int (*set_person)(gs_sched *s, uint32_t person, const gs_person_config *cfg); /* [refused] */
     int (*get_person)(const gs_sched *s, uint32_t person, gs_person_stats *out);  /* [refused] */
     int64_t (*charged_ns)(const gs_sched *s, uint32_t person);                    /* [0] */
+    int (*charge)(gs_sched *s, uint32_t person, int64_t ns, int64_t now_ns);      /* [refused] */
     /* What a person may use. [gs_slo_config.person] */
     void (*person_config)(const gs_sched *s, uint32_t person, gs_person_config *out);
     /* After the core has applied the results; ended sequences are gone from the lists. [nothing] */

@@ -604,6 +604,12 @@ int64_t gs_sched_charged_ns(const gs_sched *s, uint32_t person) {
     return s->policy->charged_ns ? s->policy->charged_ns(s, person) : 0;
 }
 
+int gs_sched_charge(gs_sched *s, uint32_t person, int64_t ns, int64_t now_ns) {
+    if (ns < 0)
+        return GS_ERR_INVALID;
+    return s->policy->charge ? s->policy->charge(s, person, ns, now_ns) : GS_ERR_NOT_FOUND;
+}
+
 void gs_sched_get_persons(const gs_sched *s, gs_person_view *out, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         out[i] = (gs_person_view){.config = s->slo.person};

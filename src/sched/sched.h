@@ -330,6 +330,9 @@ int gs_sched_set_slo(gs_sched *s, const gs_slo_config *cfg);
 int gs_sched_set_chunk(gs_sched *s, int32_t prefill_chunk);
 int gs_sched_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg);
 void gs_sched_set_cost(gs_sched *s, const gs_cost *c); /* a calibration */
+/* Work that was done for a person elsewhere (place.h), as device time on their account.
+ * GS_ERR_NOT_FOUND as get_person, GS_ERR_INVALID: ns < 0. */
+int gs_sched_charge(gs_sched *s, uint32_t person, int64_t ns, int64_t now_ns);
 void gs_sched_get_classes(const gs_sched *s, gs_class_config out[GS_CLASS_COUNT]);
 void gs_sched_get_slo(const gs_sched *s, gs_slo_config *out);
 const gs_cost *gs_sched_cost(const gs_sched *s);

@@ -267,6 +267,18 @@ int slo_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg) {
     return GS_OK;
 }
 
+/* Who has nothing here is lifted first, as when a request of theirs came: what was saved up while
+ * they were away does not pay for it. */
+int slo_charge_person(gs_sched *s, uint32_t person, int64_t ns, int64_t now_ns) {
+    const slo_state *p = slo_of(s);
+    if (person >= p->n_persons)
+        return GS_ERR_NOT_FOUND;
+    slo_person *u = &p->persons[person];
+    u->counter_ns = slo_counter_on_return(s, person);
+    charge_person(s, u, (double)ns, now_ns);
+    return GS_OK;
+}
+
 int64_t slo_charged_ns(const gs_sched *s, uint32_t person) {
     const slo_state *p = slo_of(s);
     return person < p->n_persons ? p->persons[person].charged_ns : 0;

@@ -152,6 +152,7 @@ void slo_charge_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns);
 int64_t slo_background_owed(gs_sched *s, int64_t now_ns);
 int slo_set_person(gs_sched *s, uint32_t person, const gs_person_config *cfg);
 int64_t slo_charged_ns(const gs_sched *s, uint32_t person);
+int slo_charge_person(gs_sched *s, uint32_t person, int64_t ns, int64_t now_ns);
 void slo_person_config(const gs_sched *s, uint32_t person, gs_person_config *out);
 int slo_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out);
 int slo_check(const gs_sched *s, char *err, size_t errlen);

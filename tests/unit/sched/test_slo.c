@@ -546,6 +546,21 @@ static void test_explain_record(void **state) {
 
 /* ---- accounts -------------------------------------------------------------------------------- */
 
+/* What another machine did for a person counts as if it had been done here. */
+static void test_work_done_elsewhere_is_charged(void **state) {
+    (void)state;
+    fixture *f = make();
+    gs_person_stats st;
+    start(f);
+    assert_int_equal(gs_sched_charge(f->s, 1, 3 * S, f->now_ns), GS_OK);
+    assert_int_equal(gs_sched_get_person(f->s, 1, &st), GS_OK);
+    assert_int_equal(st.charged_ns, 3 * S);
+    assert_true(fabs(st.counter_ns - 3e9) < 1.0);
+    assert_int_equal(gs_sched_charge(f->s, 2, -1, f->now_ns), GS_ERR_INVALID);
+    assert_int_equal(gs_sched_charge(f->s, 4, 1, f->now_ns), GS_ERR_NOT_FOUND);
+    stop(f);
+}
+
 /* The charges of a step sum to its time, in shares of what each adds. */
 static void test_charges_sum_to_the_time(void **state) {
     (void)state;
@@ -836,6 +851,7 @@ int main(void) {
         cmocka_unit_test(test_explain_record),
         cmocka_unit_test(test_charges_sum_to_the_time),
         cmocka_unit_test(test_what_is_not_charged),
+        cmocka_unit_test(test_work_done_elsewhere_is_charged),
         cmocka_unit_test(test_lift_on_return),
         cmocka_unit_test(test_seats_kept_for_voice),
         cmocka_unit_test(test_blocks_kept_for_voice),
