@@ -183,8 +183,10 @@ static int find_kinds(gs_native *b, char *err, size_t errlen) {
     const gs_hparams *hp = &b->m->hp;
     for (int32_t l = 0; l < hp->n_layers; l++) {
         int r = 0, w = 0;
-        while (r < b->n_ropes && !(b->ropes[r].base == hp->layer_rope_base[l] &&
-                                   b->ropes[r].scale == hp->layer_rope_scale[l]))
+        const bool rotates = hp->layer_rope_base[l] > 0;
+        while (rotates && r < b->n_ropes &&
+               !(b->ropes[r].base == hp->layer_rope_base[l] &&
+                 b->ropes[r].scale == hp->layer_rope_scale[l]))
             r++;
         while (w < b->n_windows && b->windows[w] != hp->window[l])
             w++;
@@ -192,7 +194,7 @@ static int find_kinds(gs_native *b, char *err, size_t errlen) {
             return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
                            "more than %d different windows or rotary bases in one model",
                            GS_NATIVE_MAX_KINDS);
-        if (r == b->n_ropes) {
+        if (rotates && r == b->n_ropes) {
             b->ropes[r].base = hp->layer_rope_base[l];
             b->ropes[r].scale = hp->layer_rope_scale[l];
             b->n_ropes++;
@@ -205,14 +207,18 @@ static int find_kinds(gs_native *b, char *err, size_t errlen) {
     return GS_OK;
 }
 
-/* Su et al. (2021); factors per frequency as Llama 3.1 has them, ready-made in the file. */
+/* Su et al. (2021); factors per frequency as Llama 3.1 has them, ready-made in the file, or the set
+ * of longrope's two that suits the longest context that is served. */
 static void fill_freq(gs_native *b) {
     int32_t n = b->m->hp.n_rot / 2;
+    const float *factors = b->m->rope_freqs;
+    if (!factors)
+        factors = b->cfg.max_context > b->m->hp.n_ctx_short ? b->m->rope_long : b->m->rope_short;
     for (int r = 0; r < b->n_ropes; r++)
         for (int32_t i = 0; i < n; i++) {
             double f = pow((double)b->ropes[r].base, -2.0 * i / b->m->hp.n_rot);
-            if (b->m->rope_freqs)
-                f /= (double)b->m->rope_freqs[i];
+            if (factors)
+                f /= (double)factors[i];
             b->freq[r * n + i] = f * (double)b->ropes[r].scale;
         }
 }
@@ -294,6 +300,7 @@ int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, s
     /* A model that names no way of pooling is not meant for it. */
     b->pooling = hp->pooling > 0 ? (gs_pooling)hp->pooling : GS_POOLING_NONE;
     b->n_threads = gs_pool_threads(cfg->pool);
+    b->branch_apart = b->m->layers[0].post_attn_norm != NULL || hp->residual_scale != 1.0f;
     b->logit_rows =
         cfg->max_batch_tokens < GS_NATIVE_LOGIT_ROWS ? cfg->max_batch_tokens : GS_NATIVE_LOGIT_ROWS;
     int rc = gs_kv_layout_init(&b->kv, cfg->kv_type, hp->n_layers, hp->n_kv_heads, hp->head_dim,

@@ -174,7 +174,8 @@ static gs_attn_item item_of(const unit_walk *w, const native_span *s, int32_t he
                           .pos = s->pos,
                           .n_q = s->n_q,
                           .window = w->window,
-                          .scale = hp->attn_scale};
+                          .scale = hp->attn_scale,
+                          .softcap = hp->attn_softcap};
 }
 
 static bool next_whole(unit_walk *w, gs_attn_item *out) {

@@ -75,10 +75,12 @@ typedef struct gs_native {
     int n_windows;
     int32_t windows[GS_NATIVE_MAX_KINDS];
     uint8_t layer_rope[GS_MAX_LAYERS], layer_window[GS_MAX_LAYERS];
+    /* What a branch adds is normalised or scaled first, so it can't be added as it is computed. */
+    bool branch_apart;
 
     /* Activations of a step; T = max_batch_tokens rows. All in one allocation. */
     float *x;          /* [T][n_embd] the residual stream */
-    float *tmp;        /* [T][n_embd] branch output, only with post-norms */
+    float *tmp;        /* [T][n_embd] branch output, only with branch_apart */
     float *q, *attn;   /* [T][n_heads * head_dim] */
     float *k, *v;      /* [T][n_kv_heads * head_dim] */
     float *gate, *up;  /* [T][n_ff] */

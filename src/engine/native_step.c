@@ -64,34 +64,36 @@ static void embed_rows(const lane *t) {
             int64_t at = ((int64_t)kind * b->cfg.max_batch_tokens + r) * n_rot;
             for (int32_t i = 0; i < n_rot; i++) {
                 double angle = b->rows[r].pos * b->freq[kind * n_rot + i];
-                b->cos_tab[at + i] = (float)cos(angle);
-                b->sin_tab[at + i] = (float)sin(angle);
+                b->cos_tab[at + i] = (float)cos(angle) * hp->rope_magnitude;
+                b->sin_tab[at + i] = (float)sin(angle) * hp->rope_magnitude;
             }
         }
     }
 }
 
-/* x += norm(branch), where the architecture has such a norm. */
-static void post_norm(const lane *t, const float *weight) {
+/* x += scale * norm(branch), where branches are kept apart; weight NULL: no norm. */
+static void join_branch(const lane *t, const float *weight) {
     const gs_hparams *hp = &t->m->hp;
-    if (!weight)
+    if (!t->b->branch_apart)
         return;
     for (int r = t->r0; r < t->r1; r++) {
         float *x = row_of(t->b->x, hp->n_embd, r), *y = row_of(t->b->tmp, hp->n_embd, r);
-        gs_rmsnorm(y, y, weight, hp->n_embd, hp->norm_eps);
+        if (weight)
+            gs_rmsnorm(y, y, weight, hp->n_embd, hp->norm_eps);
         for (int32_t i = 0; i < hp->n_embd; i++)
-            x[i] += y[i];
+            x[i] += hp->residual_scale * y[i];
     }
     sync_all(t);
 }
 
-/* A product whose result joins the residual: at once, or by way of tmp and a post-norm. */
-static void residual_gemm(const lane *t, const gs_mat *w, const gs_act *a, bool post_norm) {
+/* A product whose result joins the residual: at once, or by way of tmp. */
+static void residual_gemm(const lane *t, const gs_mat *w, const gs_act *a) {
+    const bool apart = t->b->branch_apart;
     int p0, p1;
     gs_share(w->n_panels, t->tid, t->n, &p0, &p1);
     if (p0 < p1)
-        gs_gemm(w, a, post_norm ? t->b->tmp : t->b->x, t->m->hp.n_embd, NULL, p0, p1,
-                post_norm ? GS_GEMM_STORE : GS_GEMM_ADD);
+        gs_gemm(w, a, apart ? t->b->tmp : t->b->x, t->m->hp.n_embd, NULL, p0, p1,
+                apart ? GS_GEMM_STORE : GS_GEMM_ADD);
 }
 
 /*
@@ -127,9 +129,10 @@ static void qkv_phase(const lane *t, int32_t layer) {
     const gs_layer *ly = &t->m->layers[layer];
     const gs_hparams *hp = &t->m->hp;
     gs_native *b = t->b;
+    const bool rotate = hp->layer_rope_base[layer] > 0;
     const qkv_part parts[3] = {
-        {&ly->wq, ly->bq, ly->q_norm, b->q, hp->n_heads, true},
-        {&ly->wk, ly->bk, ly->k_norm, b->k, hp->n_kv_heads, true},
+        {&ly->wq, ly->bq, ly->q_norm, b->q, hp->n_heads, rotate},
+        {&ly->wk, ly->bk, ly->k_norm, b->k, hp->n_kv_heads, rotate},
         {&ly->wv, ly->bv, NULL, b->v, hp->n_kv_heads, false},
     };
     int u0, u1, first = 0, per_head = hp->head_dim / GS_PANEL_ROWS;
@@ -271,7 +274,7 @@ static void layer_pass(const lane *t, int32_t layer) {
     int for_ffn = gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type);
     int for_wo = gs_act_need(ly->wo.type), for_down = gs_act_need(ly->w_down.type);
     if (layer > 0)
-        post_norm(t, t->m->layers[layer - 1].post_ffn_norm);
+        join_branch(t, t->m->layers[layer - 1].post_ffn_norm);
     quant_phase(t, &t->embd, t->b->x, ly->attn_norm, for_qkv);
     sync_all(t);
     qkv_phase(t, layer);
@@ -287,10 +290,10 @@ static void layer_pass(const lane *t, int32_t layer) {
     sync_all(t);
     quant_phase(t, &t->attn, t->b->attn, NULL, for_wo);
     sync_all(t);
-    residual_gemm(t, &ly->wo, &t->attn, ly->post_attn_norm != NULL);
+    residual_gemm(t, &ly->wo, &t->attn);
     fetch_act(t, &t->embd, for_ffn);
     sync_all(t);
-    post_norm(t, ly->post_attn_norm);
+    join_branch(t, ly->post_attn_norm);
     quant_phase(t, &t->embd, t->b->x, ly->ffn_norm, for_ffn);
     sync_all(t);
     ffn_phase(t, ly);
@@ -299,7 +302,7 @@ static void layer_pass(const lane *t, int32_t layer) {
         quant_phase(t, &t->ff, t->b->gate, NULL, for_down);
         sync_all(t);
     }
-    residual_gemm(t, &ly->w_down, &t->ff, ly->post_ffn_norm != NULL);
+    residual_gemm(t, &ly->w_down, &t->ff);
     fetch_act(t, &t->embd, for_qkv);
     decide(t);
     sync_all(t);
@@ -320,6 +323,19 @@ static void finish_out(const lane *t, const native_out *o, float *logits) {
                        b->scratch[t->tid].sampler, it->sample);
 }
 
+/* Scales and caps columns [c0, c1) of n rows of logits. */
+static void finish_logits(const lane *t, int32_t n, int32_t c0, int32_t c1) {
+    const gs_hparams *hp = &t->m->hp;
+    for (int32_t r = 0; r < n; r++) {
+        float *y = row_of(t->b->logits, hp->n_vocab, r);
+        if (hp->logit_scale != 1.0f)
+            for (int32_t i = c0; i < c1; i++)
+                y[i] *= hp->logit_scale;
+        if (hp->logit_softcap > 0)
+            gs_softcap(y + c0, c1 - c0, hp->logit_softcap);
+    }
+}
+
 /* Final norm and output matrix for the rows that need it, a few at a time; then sampling. */
 static void output_pass(const lane *t) {
     gs_native *b = t->b;
@@ -336,8 +352,11 @@ static void output_pass(const lane *t) {
             gs_rmsnorm_quant(&a, row_of(b->x, hp->n_embd, b->outs[first + r].row), 0,
                              t->m->output_norm, hp->norm_eps, r, r + 1, flags);
         sync_all(t); /* also: nobody is still sampling from the previous logits */
-        if (p0 < p1)
+        if (p0 < p1) {
             gs_gemm(w, &a, b->logits, hp->n_vocab, NULL, p0, p1, GS_GEMM_STORE);
+            finish_logits(t, n, p0 * GS_PANEL_ROWS,
+                          p1 < w->n_panels ? p1 * GS_PANEL_ROWS : hp->n_vocab);
+        }
         sync_all(t);
         for (int r = r0; r < r1; r++)
             finish_out(t, &b->outs[first + r], row_of(b->logits, hp->n_vocab, r));
@@ -386,8 +405,7 @@ void gs_native_step(void *arg, int tid, int n_threads) {
             return;
         }
     }
-    const float *last = b->m->layers[hp->n_layers - 1].post_ffn_norm;
-    post_norm(&t, last);
+    join_branch(&t, b->m->layers[hp->n_layers - 1].post_ffn_norm);
     pool_pass(&t);
     output_pass(&t);
 }

@@ -69,7 +69,8 @@ void gs_kv_copy(const gs_kv_layout *l, uint32_t dst, uint32_t src, int32_t n_tok
  * positions of one sequence, the first at position pos. q row of query (t, g):
  * q + t * ldq + g * head_dim; out likewise with ldo. Causal: the query at position p sees
  * [max(0, p - window + 1), p]; window <= 0: no limit. With n_keys > 0 every query sees the
- * positions [0, n_keys) instead. scale multiplies the dot products.
+ * positions [0, n_keys) instead. scale multiplies the dot products; with softcap > 0 a score s then
+ * becomes softcap * tanh(s / softcap).
  *
  * Keys are taken in segments of gs_attn_segment() positions, each with a softmax of its own, and
  * the segments are merged in order. So an item may be cut: with part set, only the segments
@@ -89,7 +90,7 @@ typedef struct gs_attn_item {
     int32_t pos, n_q;
     int32_t window;
     int32_t n_keys;
-    float scale;
+    float scale, softcap;
     float *part;
     int32_t seg0, seg1;
     const struct gs_attn_item *next;

@@ -13,6 +13,10 @@ void gs_gelu(float *x, int32_t n) {
     gs_kernels->gelu(x, n);
 }
 
+void gs_softcap(float *x, int32_t n, float cap) {
+    gs_kernels->softcap(x, n, cap);
+}
+
 void gs_layernorm(float *y, const float *x, const float *weight, const float *bias, int32_t k,
                   float eps) {
     gs_kernels->layernorm(y, x, weight, bias, k, eps);

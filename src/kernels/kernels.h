@@ -157,6 +157,8 @@ void gs_silu_mul(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul(float *out, const float *gate, const float *up, int32_t n); /* tanh form */
 /* x = x/2 (1 + erf(x / sqrt 2)), n values: the exact form. NaN becomes a number near 0. */
 void gs_gelu(float *x, int32_t n);
+/* x = cap * tanh(x / cap), n values, cap > 0. NaN stays NaN. */
+void gs_softcap(float *x, int32_t n, float cap);
 /* y = (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016); y may be x. */
 void gs_layernorm(float *y, const float *x, const float *weight, const float *bias, int32_t k,
                   float eps);

@@ -224,6 +224,7 @@ typedef struct gs_kernel_table {
     void (*silu_mul)(float *out, const float *gate, const float *up, int32_t n);
     void (*gelu_mul)(float *out, const float *gate, const float *up, int32_t n);
     void (*gelu)(float *x, int32_t n);
+    void (*softcap)(float *x, int32_t n, float cap);
     void (*layernorm)(float *y, const float *x, const float *weight, const float *bias, int32_t k,
                       float eps);
     void (*rope)(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);
@@ -274,6 +275,7 @@ void gs_scale_mul_scalar(float *y, const float *x, float scale, const float *wei
 void gs_silu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_scalar(float *x, int32_t n);
+void gs_softcap_scalar(float *x, int32_t n, float cap);
 void gs_layernorm_scalar(float *y, const float *x, const float *weight, const float *bias,
                          int32_t k, float eps);
 void gs_rope_scalar(float *x, const float *cos_tab, const float *sin_tab, int32_t n_rot, bool neox);

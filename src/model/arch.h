@@ -9,6 +9,7 @@
 #ifndef GS_MODEL_ARCH_H
 #define GS_MODEL_ARCH_H
 
+#include "model/keys.h"
 #include "model/model.h"
 
 enum {
@@ -20,15 +21,16 @@ enum {
     GS_ARCH_EMBD_SCALE = 32,   /* embeddings are multiplied by sqrt(n_embd) */
     GS_ARCH_ENCODER = 64,      /* an encoder: the flags below, FFN_GELU and ROPE_NEOX go with it */
     GS_ARCH_LEARNED_POS = 128, /* position embeddings instead of rotation */
-    GS_ARCH_FFN_GATE = 256     /* act(gate) * up instead of act(up) */
+    GS_ARCH_FFN_GATE = 256,    /* act(gate) * up instead of act(up) */
+    GS_ARCH_FUSED = 512        /* one tensor for Q, K and V, and one for gate and up */
 };
 
 struct gs_arch_ops {
     const char *name; /* general.architecture */
     unsigned flags;   /* GS_ARCH_ */
     /* Optional: reads or derives what only this architecture has, after the common part of *hp
-     * is filled and checked. NULL: nothing. */
-    int (*hparams)(const gs_gguf *g, gs_hparams *hp, char *err, size_t errlen);
+     * is filled and checked; returns k->rc. NULL: nothing. */
+    int (*hparams)(gs_keys *k, gs_hparams *hp);
 };
 
 /* NULL: not one of ours. */

@@ -53,15 +53,20 @@ static int arena_take(arena *a, size_t size, uint8_t **out) {
     return GS_OK;
 }
 
-static int load_mat(loader *ld, gs_mat *mat, const gs_gguf_tensor *t, gs_qtype type) {
+static size_t row_bytes(const gs_gguf_tensor *t) {
+    return (size_t)(t->n_bytes / t->n_rows);
+}
+
+static int load_mat(loader *ld, gs_mat *mat, const gs_weight *w, gs_qtype type) {
     uint8_t *data = NULL;
-    int rc = gs_mat_init(mat, type, (int32_t)t->ne[1], (int32_t)t->ne[0]);
+    int rc = gs_mat_init(mat, type, w->rows, w->cols);
     if (rc == GS_OK)
         rc = arena_take(ld->a, gs_mat_bytes(mat), &data);
     if (rc != GS_OK || !ld->fill)
         return rc;
     mat->data = data;
-    pack_job job = {mat, t->type, t->data};
+    const gs_gguf_tensor *t = w->tensor;
+    pack_job job = {mat, t->type, (const uint8_t *)t->data + (size_t)w->first * row_bytes(t)};
     if (ld->pool)
         gs_pool_run(ld->pool, pack_run, &job);
     else
@@ -86,26 +91,38 @@ static bool is_float(gs_qtype type) {
     return type == GS_QTYPE_F32 || type == GS_QTYPE_F16 || type == GS_QTYPE_BF16;
 }
 
-static int load_tensor(void *arg, int32_t layer, size_t offset, gs_weight_kind kind,
-                       const gs_gguf_tensor *t) {
+static int load_weight(void *arg, const gs_weight *w) {
     loader *ld = arg;
     gs_model *m = ld->m;
-    char *base = layer < 0       ? (char *)m
-                 : m->hp.encoder ? (char *)&m->encoder_layers[layer]
-                                 : (char *)&m->layers[layer];
-    if (kind == GS_WEIGHT_VEC)
-        return load_vec(ld, (const float **)(void *)(base + offset), t);
-    return load_mat(ld, (gs_mat *)(void *)(base + offset), t,
-                    kind == GS_WEIGHT_DENSE && is_float(t->type) ? GS_QTYPE_BF16 : t->type);
+    char *base = w->layer < 0    ? (char *)m
+                 : m->hp.encoder ? (char *)&m->encoder_layers[w->layer]
+                                 : (char *)&m->layers[w->layer];
+    void *at = base + w->offset;
+    gs_qtype type = w->tensor->type;
+    if (w->kind == GS_WEIGHT_VEC)
+        return load_vec(ld, at, w->tensor);
+    return load_mat(ld, at, w, w->kind == GS_WEIGHT_DENSE && is_float(type) ? GS_QTYPE_BF16 : type);
 }
 
-static int check_rope_freqs(const gs_model *m, char *err, size_t errlen) {
-    for (int32_t i = 0; m->rope_freqs && i < m->hp.n_rot / 2; i++)
-        if (!(m->rope_freqs[i] > 0.0f && isfinite(m->rope_freqs[i])))
-            return gs_fail(err, errlen, GS_ERR_FORMAT,
-                           "rope_freqs.weight: factor %d is %g, not a positive number", i,
-                           (double)m->rope_freqs[i]);
+static int check_factors(const gs_model *m, const char *name, const float *factors, char *err,
+                         size_t errlen) {
+    for (int32_t i = 0; factors && i < m->hp.n_rot / 2; i++)
+        if (!(factors[i] > 0.0f && isfinite(factors[i])))
+            return gs_fail(err, errlen, GS_ERR_FORMAT, "%s: factor %d is %g, not a positive number",
+                           name, i, (double)factors[i]);
     return GS_OK;
+}
+
+static int check_rope_factors(const gs_model *m, char *err, size_t errlen) {
+    int rc = check_factors(m, "rope_freqs.weight", m->rope_freqs, err, errlen);
+    if (rc == GS_OK)
+        rc = check_factors(m, "rope_factors_long.weight", m->rope_long, err, errlen);
+    if (rc == GS_OK)
+        rc = check_factors(m, "rope_factors_short.weight", m->rope_short, err, errlen);
+    if (rc == GS_OK && !m->rope_long != !m->rope_short)
+        rc = gs_fail(err, errlen, GS_ERR_FORMAT, "rope_factors_%s.weight: the tensor is missing",
+                     m->rope_long ? "short" : "long");
+    return rc;
 }
 
 static void read_name(const gs_gguf *g, gs_model *m) {
@@ -139,7 +156,7 @@ int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void
         goto out;
     }
     loader ld = {m, &a, pool, progress, arg, false};
-    rc = gs_weights_visit(g, m->arch, &m->hp, load_tensor, &ld, err, errlen);
+    rc = gs_weights_visit(g, m->arch, &m->hp, load_weight, &ld, err, errlen);
     if (rc != GS_OK)
         goto out;
     a.size = a.used;
@@ -152,9 +169,9 @@ int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void
     m->impl = a.base;
     m->weight_bytes = a.size;
     ld.fill = true;
-    rc = gs_weights_visit(g, m->arch, &m->hp, load_tensor, &ld, err, errlen);
+    rc = gs_weights_visit(g, m->arch, &m->hp, load_weight, &ld, err, errlen);
     if (rc == GS_OK)
-        rc = check_rope_freqs(m, err, errlen);
+        rc = check_rope_factors(m, err, errlen);
     if (rc != GS_OK)
         goto out;
     if (!m->output.data)

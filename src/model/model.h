@@ -24,14 +24,21 @@ typedef struct gs_hparams {
     int32_t n_embd, n_layers, n_ff;
     int32_t n_heads, n_kv_heads, head_dim;
     float norm_eps;
-    float attn_scale; /* 1/sqrt(head_dim) unless the file says otherwise */
+    float attn_scale;   /* 1/sqrt(head_dim) unless the file says otherwise */
+    float attn_softcap; /* > 0: scores become softcap * tanh(score / softcap) */
     int32_t n_rot;
     bool rope_neox;
     bool ffn_gelu; /* else SiLU */
-    /* llama3-style per-frequency factors come as the tensor rope_freqs.weight */
-    float embd_scale;              /* Gemma: sqrt(n_embd); else 1 */
-    int32_t window[GS_MAX_LAYERS]; /* sliding window; 0: full attention */
-    float layer_rope_base[GS_MAX_LAYERS];
+    /* llama3-style per-frequency factors come as the tensor rope_freqs.weight; longrope's two sets
+     * as rope_factors_*: short ones for contexts up to n_ctx_short */
+    int32_t n_ctx_short;
+    float rope_magnitude;                  /* sine and cosine times this; 1 but with longrope */
+    float embd_scale;                      /* embeddings times this */
+    float residual_scale;                  /* what attention and feed-forward add, times this */
+    float logit_scale;                     /* logits times this; then: */
+    float logit_softcap;                   /* as attn_softcap */
+    int32_t window[GS_MAX_LAYERS];         /* sliding window; 0: full attention */
+    float layer_rope_base[GS_MAX_LAYERS];  /* 0: no rotation (NoPE) */
     float layer_rope_scale[GS_MAX_LAYERS]; /* linear scaling: position * scale */
     int32_t pooling;                       /* as the file numbers it, 0..4; -1: not stated */
     /* Encoders only: */
@@ -47,7 +54,7 @@ typedef struct gs_layer {
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
     const float *ffn_norm;        /* [n_embd] */
     gs_mat w_gate, w_up, w_down;  /* [n_ff][n_embd] x2, [n_embd][n_ff] */
-    const float *post_attn_norm, *post_ffn_norm; /* Gemma; or NULL */
+    const float *post_attn_norm, *post_ffn_norm; /* with GS_ARCH_POST_NORM; else NULL */
 } gs_layer;
 
 /* Of an encoder. Biases may be NULL. */
@@ -71,7 +78,8 @@ typedef struct gs_model {
     gs_mat tok_embd; /* [n_vocab][n_embd] */
     gs_mat output;   /* the same as tok_embd when tied */
     const float *output_norm;
-    const float *rope_freqs;          /* [n_rot/2] or NULL */
+    const float *rope_freqs; /* [n_rot/2] or NULL; likewise: */
+    const float *rope_long, *rope_short;
     gs_layer *layers;                 /* [n_layers]; NULL in an encoder */
     gs_encoder_layer *encoder_layers; /* [n_layers]; NULL in a decoder */
     /* Encoders only: */

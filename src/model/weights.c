@@ -7,18 +7,21 @@
 #include "base/err.h"
 
 typedef enum dim {
+    DIM_NONE,
     DIM_EMBD,
-    DIM_Q,     /* all query heads */
-    DIM_KV,    /* all key (or value) heads */
-    DIM_HEAD,  /* one head */
-    DIM_FF,    /* feed-forward */
-    DIM_VOCAB, /* tokens */
-    DIM_ROT,   /* rotated pairs of a head */
-    DIM_QKV,   /* all heads of queries, keys and values */
-    DIM_TYPES, /* token types */
-    DIM_CTX,   /* positions */
-    DIM_SCORE, /* one row */
-    DIM_ONE    /* no dimension: the tensor is a vector */
+    DIM_Q,       /* all query heads */
+    DIM_KV,      /* all key (or value) heads */
+    DIM_HEAD,    /* one head */
+    DIM_FF,      /* feed-forward */
+    DIM_VOCAB,   /* tokens */
+    DIM_ROT,     /* rotated pairs of a head */
+    DIM_QK,      /* all heads of queries and keys */
+    DIM_QKV,     /* all heads of queries, keys and values */
+    DIM_GATE_UP, /* both halves of a gated feed-forward */
+    DIM_TYPES,   /* token types */
+    DIM_CTX,     /* positions */
+    DIM_SCORE,   /* one row */
+    DIM_ONE      /* no dimension: the tensor is a vector */
 } dim;
 
 /* flag: the tensor exists in architectures that have this flag (0: in all). */
@@ -27,7 +30,10 @@ typedef struct rule {
     size_t offset;    /* of the gs_mat, or the const float *, in gs_layer or gs_model */
     dim rows, cols;   /* rows DIM_ONE: a vector of cols floats */
     unsigned flag;
-    bool optional; /* may be absent where flag does not demand it */
+    bool optional;    /* may be absent where flag does not demand it */
+    unsigned without; /* not in architectures that have this flag */
+    dim first, whole; /* the tensor has `whole` rows, of which these begin at `first`; whole
+                       * DIM_NONE: it has these alone */
 } rule;
 
 #define L(field) offsetof(gs_layer, field)
@@ -35,61 +41,68 @@ typedef struct rule {
 #define M(field) offsetof(gs_model, field)
 // clang-format off
 static const rule layer_rules[] = {
-    {"attn_norm.weight",           L(attn_norm),      DIM_ONE,  DIM_EMBD, 0, false},
-    {"attn_q.weight",              L(wq),             DIM_Q,    DIM_EMBD, 0, false},
-    {"attn_k.weight",              L(wk),             DIM_KV,   DIM_EMBD, 0, false},
-    {"attn_v.weight",              L(wv),             DIM_KV,   DIM_EMBD, 0, false},
-    {"attn_output.weight",         L(wo),             DIM_EMBD, DIM_Q,    0, false},
-    {"attn_q.bias",                L(bq),             DIM_ONE,  DIM_Q,    GS_ARCH_QKV_BIAS, true},
-    {"attn_k.bias",                L(bk),             DIM_ONE,  DIM_KV,   GS_ARCH_QKV_BIAS, true},
-    {"attn_v.bias",                L(bv),             DIM_ONE,  DIM_KV,   GS_ARCH_QKV_BIAS, true},
-    {"attn_q_norm.weight",         L(q_norm),         DIM_ONE,  DIM_HEAD, GS_ARCH_QK_NORM, false},
-    {"attn_k_norm.weight",         L(k_norm),         DIM_ONE,  DIM_HEAD, GS_ARCH_QK_NORM, false},
-    {"post_attention_norm.weight", L(post_attn_norm), DIM_ONE,  DIM_EMBD, GS_ARCH_POST_NORM, false},
-    {"ffn_norm.weight",            L(ffn_norm),       DIM_ONE,  DIM_EMBD, 0, false},
-    {"ffn_gate.weight",            L(w_gate),         DIM_FF,   DIM_EMBD, 0, false},
-    {"ffn_up.weight",              L(w_up),           DIM_FF,   DIM_EMBD, 0, false},
-    {"ffn_down.weight",            L(w_down),         DIM_EMBD, DIM_FF,   0, false},
-    {"post_ffw_norm.weight",       L(post_ffn_norm),  DIM_ONE,  DIM_EMBD, GS_ARCH_POST_NORM, false},
+    {"attn_norm.weight",            L(attn_norm),       DIM_ONE,   .cols = DIM_EMBD},
+    {"attn_q.weight",               L(wq),              DIM_Q,     .cols = DIM_EMBD, .without = GS_ARCH_FUSED},
+    {"attn_k.weight",               L(wk),              DIM_KV,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED},
+    {"attn_v.weight",               L(wv),              DIM_KV,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED},
+    {"attn_qkv.weight",             L(wq),              DIM_Q,     .cols = DIM_EMBD, .flag = GS_ARCH_FUSED, .whole = DIM_QKV},
+    {"attn_qkv.weight",             L(wk),              DIM_KV,    .cols = DIM_EMBD, .flag = GS_ARCH_FUSED, .first = DIM_Q, .whole = DIM_QKV},
+    {"attn_qkv.weight",             L(wv),              DIM_KV,    .cols = DIM_EMBD, .flag = GS_ARCH_FUSED, .first = DIM_QK, .whole = DIM_QKV},
+    {"attn_output.weight",          L(wo),              DIM_EMBD,  .cols = DIM_Q},
+    {"attn_q.bias",                 L(bq),              DIM_ONE,   .cols = DIM_Q, .flag = GS_ARCH_QKV_BIAS, .optional = true},
+    {"attn_k.bias",                 L(bk),              DIM_ONE,   .cols = DIM_KV, .flag = GS_ARCH_QKV_BIAS, .optional = true},
+    {"attn_v.bias",                 L(bv),              DIM_ONE,   .cols = DIM_KV, .flag = GS_ARCH_QKV_BIAS, .optional = true},
+    {"attn_q_norm.weight",          L(q_norm),          DIM_ONE,   .cols = DIM_HEAD, .flag = GS_ARCH_QK_NORM},
+    {"attn_k_norm.weight",          L(k_norm),          DIM_ONE,   .cols = DIM_HEAD, .flag = GS_ARCH_QK_NORM},
+    {"post_attention_norm.weight",  L(post_attn_norm),  DIM_ONE,   .cols = DIM_EMBD, .flag = GS_ARCH_POST_NORM},
+    {"ffn_norm.weight",             L(ffn_norm),        DIM_ONE,   .cols = DIM_EMBD},
+    {"ffn_gate.weight",             L(w_gate),          DIM_FF,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED},
+    {"ffn_up.weight",               L(w_up),            DIM_FF,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED},
+    {"ffn_up.weight",               L(w_gate),          DIM_FF,    .cols = DIM_EMBD, .flag = GS_ARCH_FUSED, .whole = DIM_GATE_UP},
+    {"ffn_up.weight",               L(w_up),            DIM_FF,    .cols = DIM_EMBD, .flag = GS_ARCH_FUSED, .first = DIM_FF, .whole = DIM_GATE_UP},
+    {"ffn_down.weight",             L(w_down),          DIM_EMBD,  .cols = DIM_FF},
+    {"post_ffw_norm.weight",        L(post_ffn_norm),   DIM_ONE,   .cols = DIM_EMBD, .flag = GS_ARCH_POST_NORM},
 };
 static const rule model_rules[] = {
-    {"token_embd.weight",  M(tok_embd),    DIM_VOCAB, DIM_EMBD, 0, false},
-    {"output_norm.weight", M(output_norm), DIM_ONE,   DIM_EMBD, 0, false},
-    {"output.weight",      M(output),      DIM_VOCAB, DIM_EMBD, 0, true}, /* absent: tied */
-    {"rope_freqs.weight",  M(rope_freqs),  DIM_ONE,   DIM_ROT,  0, true},
+    {"token_embd.weight",           M(tok_embd),        DIM_VOCAB, .cols = DIM_EMBD},
+    {"output_norm.weight",          M(output_norm),     DIM_ONE,   .cols = DIM_EMBD},
+    {"output.weight",               M(output),          DIM_VOCAB, .cols = DIM_EMBD, .optional = true}, /* absent: tied */
+    {"rope_freqs.weight",           M(rope_freqs),      DIM_ONE,   .cols = DIM_ROT, .optional = true},
+    {"rope_factors_long.weight",    M(rope_long),       DIM_ONE,   .cols = DIM_ROT, .optional = true},
+    {"rope_factors_short.weight",   M(rope_short),      DIM_ONE,   .cols = DIM_ROT, .optional = true},
 };
 /* Q, K and V lie apart or in one tensor: check_qkv. */
 static const rule encoder_layer_rules[] = {
-    {"attn_qkv.weight",          E(wqkv),           DIM_QKV,  DIM_EMBD, 0, true},
-    {"attn_qkv.bias",            E(bqkv),           DIM_ONE,  DIM_QKV,  0, true},
-    {"attn_q.weight",            E(wq),             DIM_Q,    DIM_EMBD, 0, true},
-    {"attn_q.bias",              E(bq),             DIM_ONE,  DIM_Q,    0, true},
-    {"attn_k.weight",            E(wk),             DIM_KV,   DIM_EMBD, 0, true},
-    {"attn_k.bias",              E(bk),             DIM_ONE,  DIM_KV,   0, true},
-    {"attn_v.weight",            E(wv),             DIM_KV,   DIM_EMBD, 0, true},
-    {"attn_v.bias",              E(bv),             DIM_ONE,  DIM_KV,   0, true},
-    {"attn_output.weight",       E(wo),             DIM_EMBD, DIM_Q,    0, false},
-    {"attn_output.bias",         E(bo),             DIM_ONE,  DIM_EMBD, 0, true},
-    {"attn_output_norm.weight",  E(attn_norm),      DIM_ONE,  DIM_EMBD, 0, false},
-    {"attn_output_norm.bias",    E(attn_norm_bias), DIM_ONE,  DIM_EMBD, 0, false},
-    {"ffn_gate.weight",          E(w_gate),         DIM_FF,   DIM_EMBD, GS_ARCH_FFN_GATE, false},
-    {"ffn_up.weight",            E(w_up),           DIM_FF,   DIM_EMBD, 0, false},
-    {"ffn_up.bias",              E(b_up),           DIM_ONE,  DIM_FF,   0, true},
-    {"ffn_down.weight",          E(w_down),         DIM_EMBD, DIM_FF,   0, false},
-    {"ffn_down.bias",            E(b_down),         DIM_ONE,  DIM_EMBD, 0, true},
-    {"layer_output_norm.weight", E(out_norm),       DIM_ONE,  DIM_EMBD, 0, false},
-    {"layer_output_norm.bias",   E(out_norm_bias),  DIM_ONE,  DIM_EMBD, 0, false},
+    {"attn_qkv.weight",             E(wqkv),            DIM_QKV,   .cols = DIM_EMBD, .optional = true},
+    {"attn_qkv.bias",               E(bqkv),            DIM_ONE,   .cols = DIM_QKV, .optional = true},
+    {"attn_q.weight",               E(wq),              DIM_Q,     .cols = DIM_EMBD, .optional = true},
+    {"attn_q.bias",                 E(bq),              DIM_ONE,   .cols = DIM_Q, .optional = true},
+    {"attn_k.weight",               E(wk),              DIM_KV,    .cols = DIM_EMBD, .optional = true},
+    {"attn_k.bias",                 E(bk),              DIM_ONE,   .cols = DIM_KV, .optional = true},
+    {"attn_v.weight",               E(wv),              DIM_KV,    .cols = DIM_EMBD, .optional = true},
+    {"attn_v.bias",                 E(bv),              DIM_ONE,   .cols = DIM_KV, .optional = true},
+    {"attn_output.weight",          E(wo),              DIM_EMBD,  .cols = DIM_Q},
+    {"attn_output.bias",            E(bo),              DIM_ONE,   .cols = DIM_EMBD, .optional = true},
+    {"attn_output_norm.weight",     E(attn_norm),       DIM_ONE,   .cols = DIM_EMBD},
+    {"attn_output_norm.bias",       E(attn_norm_bias),  DIM_ONE,   .cols = DIM_EMBD},
+    {"ffn_gate.weight",             E(w_gate),          DIM_FF,    .cols = DIM_EMBD, .flag = GS_ARCH_FFN_GATE},
+    {"ffn_up.weight",               E(w_up),            DIM_FF,    .cols = DIM_EMBD},
+    {"ffn_up.bias",                 E(b_up),            DIM_ONE,   .cols = DIM_FF, .optional = true},
+    {"ffn_down.weight",             E(w_down),          DIM_EMBD,  .cols = DIM_FF},
+    {"ffn_down.bias",               E(b_down),          DIM_ONE,   .cols = DIM_EMBD, .optional = true},
+    {"layer_output_norm.weight",    E(out_norm),        DIM_ONE,   .cols = DIM_EMBD},
+    {"layer_output_norm.bias",      E(out_norm_bias),   DIM_ONE,   .cols = DIM_EMBD},
 };
 static const rule encoder_model_rules[] = {
-    {"token_embd.weight",      M(tok_embd),       DIM_VOCAB, DIM_EMBD,  0, false},
-    {"token_types.weight",     M(token_types),    DIM_TYPES, DIM_EMBD,  0, true},
-    {"position_embd.weight",   M(positions),      DIM_CTX,   DIM_EMBD,  GS_ARCH_LEARNED_POS, false},
-    {"token_embd_norm.weight", M(embd_norm),      DIM_ONE,   DIM_EMBD,  0, false},
-    {"token_embd_norm.bias",   M(embd_norm_bias), DIM_ONE,   DIM_EMBD,  0, false},
-    {"cls.weight",             M(rank_in),        DIM_EMBD,  DIM_EMBD,  0, true},
-    {"cls.bias",               M(rank_in_bias),   DIM_ONE,   DIM_EMBD,  0, true},
-    {"cls.output.weight",      M(rank_out),       DIM_SCORE, DIM_EMBD,  0, true},
-    {"cls.output.bias",        M(rank_out_bias),  DIM_ONE,   DIM_SCORE, 0, true},
+    {"token_embd.weight",           M(tok_embd),        DIM_VOCAB, .cols = DIM_EMBD},
+    {"token_types.weight",          M(token_types),     DIM_TYPES, .cols = DIM_EMBD, .optional = true},
+    {"position_embd.weight",        M(positions),       DIM_CTX,   .cols = DIM_EMBD, .flag = GS_ARCH_LEARNED_POS},
+    {"token_embd_norm.weight",      M(embd_norm),       DIM_ONE,   .cols = DIM_EMBD},
+    {"token_embd_norm.bias",        M(embd_norm_bias),  DIM_ONE,   .cols = DIM_EMBD},
+    {"cls.weight",                  M(rank_in),         DIM_EMBD,  .cols = DIM_EMBD, .optional = true},
+    {"cls.bias",                    M(rank_in_bias),    DIM_ONE,   .cols = DIM_EMBD, .optional = true},
+    {"cls.output.weight",           M(rank_out),        DIM_SCORE, .cols = DIM_EMBD, .optional = true},
+    {"cls.output.bias",             M(rank_out_bias),   DIM_ONE,   .cols = DIM_SCORE, .optional = true},
 };
 // clang-format on
 
@@ -110,6 +123,8 @@ static rule_set rules_of(unsigned flags, bool of_layer) {
 
 static int32_t dim_size(const gs_hparams *hp, dim d) {
     switch (d) {
+    case DIM_NONE:
+        return 0;
     case DIM_EMBD:
         return hp->n_embd;
     case DIM_Q:
@@ -124,8 +139,12 @@ static int32_t dim_size(const gs_hparams *hp, dim d) {
         return hp->n_vocab;
     case DIM_ROT:
         return hp->n_rot / 2;
+    case DIM_QK:
+        return (hp->n_heads + hp->n_kv_heads) * hp->head_dim;
     case DIM_QKV:
         return (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
+    case DIM_GATE_UP:
+        return 2 * hp->n_ff;
     case DIM_TYPES:
         return hp->n_types;
     case DIM_CTX:
@@ -138,7 +157,7 @@ static int32_t dim_size(const gs_hparams *hp, dim d) {
 }
 
 static bool rule_applies(const rule *r, unsigned flags) {
-    return r->flag == 0 || (flags & r->flag) != 0 || r->optional;
+    return (r->flag == 0 || (flags & r->flag) != 0 || r->optional) && !(flags & r->without);
 }
 
 static bool rule_required(const rule *r, unsigned flags) {
@@ -147,7 +166,8 @@ static bool rule_required(const rule *r, unsigned flags) {
 
 static int check_tensor(const rule *r, const char *name, const gs_gguf_tensor *t,
                         const gs_hparams *hp, char *err, size_t errlen) {
-    uint64_t cols = (uint64_t)dim_size(hp, r->cols), rows = (uint64_t)dim_size(hp, r->rows);
+    dim all = r->whole != DIM_NONE ? r->whole : r->rows;
+    uint64_t cols = (uint64_t)dim_size(hp, r->cols), rows = (uint64_t)dim_size(hp, all);
     if (t->ne[0] != cols || t->ne[1] != rows || t->n_rows != rows)
         return gs_fail(err, errlen, GS_ERR_FORMAT,
                        "%s: shape [%llu, %llu, %llu, %llu] instead of [%llu, %llu]", name,
@@ -193,6 +213,17 @@ static int check_qkv(const gs_gguf *g, int32_t layer, char *err, size_t errlen) 
     return GS_OK;
 }
 
+static gs_weight weight_of(const rule *r, gs_weight_kind kind, int32_t layer,
+                           const gs_gguf_tensor *t, const gs_hparams *hp) {
+    return (gs_weight){.tensor = t,
+                       .kind = r->rows == DIM_ONE ? GS_WEIGHT_VEC : kind,
+                       .layer = layer,
+                       .offset = r->offset,
+                       .first = dim_size(hp, r->first),
+                       .rows = dim_size(hp, r->rows),
+                       .cols = dim_size(hp, r->cols)};
+}
+
 int gs_weights_visit(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams *hp,
                      gs_weight_fn fn, void *arg, char *err, size_t errlen) {
     char name[64];
@@ -217,9 +248,9 @@ int gs_weights_visit(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams
             if (!t)
                 continue;
             int rc = check_tensor(&rules[i], name, t, hp, err, errlen);
+            const gs_weight w = weight_of(&rules[i], set.kind, layer, t, hp);
             if (rc == GS_OK && fn)
-                rc = fn(arg, layer, rules[i].offset,
-                        rules[i].rows == DIM_ONE ? GS_WEIGHT_VEC : set.kind, t);
+                rc = fn(arg, &w);
             if (rc != GS_OK)
                 return rc;
         }

@@ -10,12 +10,17 @@ typedef enum gs_weight_kind {
     GS_WEIGHT_DENSE /* gs_mat; float types become BF16, which is multiplied fastest */
 } gs_weight_kind;
 
-/*
- * One checked tensor: what it becomes, at this offset in gs_layer (gs_encoder_layer) number layer,
- * or in gs_model when layer is -1. Another result than GS_OK ends the walk.
- */
-typedef int (*gs_weight_fn)(void *arg, int32_t layer, size_t offset, gs_weight_kind kind,
-                            const gs_gguf_tensor *t);
+/* What a checked tensor, or a slice of its rows, becomes. */
+typedef struct gs_weight {
+    const gs_gguf_tensor *tensor;
+    gs_weight_kind kind;
+    int32_t layer;             /* -1: of the model */
+    size_t offset;             /* in gs_layer or gs_encoder_layer, or in gs_model */
+    int32_t first, rows, cols; /* rows [first, first + rows) of the tensor */
+} gs_weight;
+
+/* Another result than GS_OK ends the walk. */
+typedef int (*gs_weight_fn)(void *arg, const gs_weight *w);
 /* Checks presence, shape and type of each tensor before fn (may be NULL) sees it. */
 int gs_weights_visit(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams *hp,
                      gs_weight_fn fn, void *arg, char *err, size_t errlen);

@@ -27,6 +27,7 @@ const gs_tile_set *gs_tiles_float_neon(gs_qtype type);
         .silu_mul = gs_silu_mul_scalar,                                                            \
         .gelu_mul = gs_gelu_mul_scalar,                                                            \
         .gelu = gs_gelu_scalar,                                                                    \
+        .softcap = gs_softcap_scalar,                                                              \
         .layernorm = gs_layernorm_scalar,                                                          \
         .rope = gs_rope_scalar,                                                                    \
         .logsumexp = gs_logsumexp_scalar,                                                          \

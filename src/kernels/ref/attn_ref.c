@@ -49,6 +49,8 @@ static void attn_segment(const gs_kv_layout *l, const gs_attn_item *it, const fl
         for (size_t d = 0; d < hd; d++)
             s += q[d] * k[d];
         s *= it->scale;
+        if (it->softcap > 0)
+            s = it->softcap * tanhf(s / it->softcap);
         float new_max = s > max ? s : max;
         float old = expf(max - new_max), w = expf(s - new_max);
         sum = sum * old + w;

@@ -176,6 +176,11 @@ void gs_gelu_scalar(float *x, int32_t n) {
     }
 }
 
+void gs_softcap_scalar(float *x, int32_t n, float cap) {
+    for (int32_t i = 0; i < n; i++)
+        x[i] = cap * tanhf(x[i] / cap);
+}
+
 void gs_layernorm_scalar(float *y, const float *x, const float *weight, const float *bias,
                          int32_t k, float eps) {
     double mean = 0.0, square = 0.0;
@@ -231,6 +236,7 @@ const gs_kernel_table gs_kernels_scalar = {
     .silu_mul = gs_silu_mul_scalar,
     .gelu_mul = gs_gelu_mul_scalar,
     .gelu = gs_gelu_scalar,
+    .softcap = gs_softcap_scalar,
     .layernorm = gs_layernorm_scalar,
     .rope = gs_rope_scalar,
     .logsumexp = gs_logsumexp_scalar,

@@ -251,6 +251,19 @@ AINLINE float softmax_row(const int T, float *s, char *p, size_t plane, const fl
     return max;
 }
 
+/* Caps one row's scores, with 1 - 2 / (1 + e^2x) as the hyperbolic tangent. Scores are powers of
+ * two, those of q8 times V's scale. */
+AINLINE void cap_row(const int T, float *s, const float *lvs, int n, float softcap) {
+    const vf cap = vf_set1(softcap * LOG2E), twice = vf_set1(2.0f / softcap), one = vf_set1(1);
+    for (int i = 0; i < n; i += VF_LANES) {
+        vf scale = IS_Q8(T) ? vf_load(lvs + i) : vf_set1(0);
+        vf x = vf_mul(twice, vf_sub(vf_load(s + i), scale));
+        vf e = vf_exp2(vf_min(vf_set1(126), x)); /* this order keeps NaN */
+        vf part = vf_div(vf_add(cap, cap), vf_add(one, e));
+        vf_store(s + i, vf_add(vf_sub(cap, part), scale));
+    }
+}
+
 /* State of a tile of rows: what one segment has so far, and the merged segments before it. */
 typedef struct tile {
     const gs_kv_layout *l;
@@ -455,6 +468,8 @@ AINLINE void attn_rows(const int T, tile *t, mm_fn *const qk[3], mm_fn *const pv
         int pos = t->it->pos + (t->r0 + g + r) / t->it->n_group - base;
         int hi = t->it->n_keys > 0 ? t->it->n_keys - base : pos + 1;
         int lo = t->it->window > 0 ? pos - t->it->window + 1 : 0;
+        if (t->it->softcap > 0)
+            cap_row(T, t->s + r * t->chunk, t->lvs, n, t->it->softcap);
         if (hi > 0 && lo < n)
             max[r] = softmax_row(T, t->s + r * t->chunk, p, plane, t->ivs, n, lo, hi, &sum[r]);
         else

@@ -16,6 +16,7 @@ typedef __m256i vi;
 #define vf_load        _mm256_loadu_ps
 #define vf_store       _mm256_storeu_ps
 #define vf_mul         _mm256_mul_ps
+#define vf_div         _mm256_div_ps
 #define vf_add         _mm256_add_ps
 #define vf_sub         _mm256_sub_ps
 #define vf_max         _mm256_max_ps

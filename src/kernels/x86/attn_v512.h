@@ -16,6 +16,7 @@ typedef __m512i vi;
 #define vf_load        _mm512_loadu_ps
 #define vf_store       _mm512_storeu_ps
 #define vf_mul         _mm512_mul_ps
+#define vf_div         _mm512_div_ps
 #define vf_add         _mm512_add_ps
 #define vf_sub         _mm512_sub_ps
 #define vf_max         _mm512_max_ps

@@ -100,6 +100,24 @@ void gs_gelu_avx2(float *x, int32_t n) {
     }
 }
 
+/* tanh(u) = 1 - 2 / (1 + exp(2 u)) */
+static inline __m256 softcap8(__m256 x, float cap) {
+    const __m256 one = _mm256_set1_ps(1.0f), c = _mm256_set1_ps(cap);
+    __m256 e = exp8(_mm256_mul_ps(x, _mm256_set1_ps(2.0f / cap)));
+    __m256 y = _mm256_sub_ps(c, _mm256_div_ps(_mm256_add_ps(c, c), _mm256_add_ps(one, e)));
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+void gs_softcap_avx2(float *x, int32_t n, float cap) {
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(x + i, softcap8(load(x + i), cap));
+    if (i < n) {
+        __m256i k = lanes(n - i);
+        _mm256_maskstore_ps(x + i, k, softcap8(_mm256_maskload_ps(x + i, k), cap));
+    }
+}
+
 void gs_layernorm_avx2(float *y, const float *x, const float *weight, const float *bias, int32_t k,
                        float eps) {
     const int32_t whole = k / 8 * 8;

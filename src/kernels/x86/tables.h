@@ -29,6 +29,7 @@ void gs_scale_mul_avx2(float *y, const float *x, float scale, const float *weigh
 void gs_silu_mul_avx2(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul_avx2(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_avx2(float *x, int32_t n);
+void gs_softcap_avx2(float *x, int32_t n, float cap);
 void gs_layernorm_avx2(float *y, const float *x, const float *weight, const float *bias, int32_t k,
                        float eps);
 void gs_gelu_avx512(float *x, int32_t n);
@@ -63,6 +64,7 @@ int32_t gs_argmax_avx2(const float *x, int32_t n, bool *finite);
         .silu_mul = gs_silu_mul_avx2,                                                              \
         .gelu_mul = gs_gelu_mul_avx2,                                                              \
         .gelu = gs_gelu_##wide_isa,                                                                \
+        .softcap = gs_softcap_avx2,                                                                \
         .layernorm = gs_layernorm_##wide_isa,                                                      \
         .rope = gs_rope_avx2,                                                                      \
         .logsumexp = gs_logsumexp_avx2,                                                            \

@@ -15,8 +15,9 @@
 #include "base/sys.h"
 #include "engine/native.h"
 
-#define N_TOKENS 41
-#define MAX_DIM  128 /* of any vector of the tiny models */
+#define N_TOKENS    41
+#define MAX_CONTEXT 64
+#define MAX_DIM     128 /* of any vector of the tiny models */
 
 /* ---- The obvious way ---------------------------------------------------------------------------
  */
@@ -24,8 +25,9 @@
 typedef struct plain {
     const gs_gguf *g;
     const tiny_spec *s;
-    bool neox, gelu, local; /* local: Gemma's layers with a window */
-    double base, factor;
+    bool neox, gelu, local, rotates; /* local: a layer with a window */
+    double base, factor, magnitude;
+    double attn_scale, residual_scale;
 } plain;
 
 static const float *tensor(const plain *p, int layer, const char *name) {
@@ -59,12 +61,17 @@ static void norm(double *y, const double *x, const float *w, uint32_t n) {
 static void rotate(const plain *p, double *x, int pos) {
     uint32_t n = p->s->n_rot ? p->s->n_rot : p->s->head_dim;
     const float *factors = tensor(p, -1, "rope_freqs.weight");
+    if (!factors) /* MAX_CONTEXT positions are served */
+        factors = tensor(p, -1,
+                         p->s->n_ctx_short && p->s->n_ctx_short < MAX_CONTEXT
+                             ? "rope_factors_long.weight"
+                             : "rope_factors_short.weight");
     for (uint32_t i = 0; i < n / 2; i++) {
         double f = pow(p->base, -2.0 * i / n) / p->factor;
         if (factors)
             f /= (double)factors[i];
         double *a = p->neox ? &x[i] : &x[2 * i], *b = p->neox ? &x[i + n / 2] : &x[2 * i + 1];
-        double c = cos(pos * f), s = sin(pos * f), u = *a, v = *b;
+        double c = p->magnitude * cos(pos * f), s = p->magnitude * sin(pos * f), u = *a, v = *b;
         *a = u * c - v * s;
         *b = u * s + v * c;
     }
@@ -76,13 +83,15 @@ static double k_cache[N_TOKENS][MAX_DIM], v_cache[N_TOKENS][MAX_DIM];
 static void attend(const plain *p, const double *q, int pos, double *out) {
     uint32_t hd = p->s->head_dim, group = p->s->n_heads / p->s->n_kv_heads;
     int first = p->local && pos >= (int)p->s->window ? pos - (int)p->s->window + 1 : 0;
+    double cap = (double)p->s->attn_softcap;
     for (uint32_t h = 0; h < p->s->n_heads; h++) {
         double w[N_TOKENS], sum = 0;
         for (int t = first; t <= pos; t++) {
             double dot = 0;
             for (uint32_t d = 0; d < hd; d++)
                 dot += q[h * hd + d] * k_cache[t][h / group * hd + d];
-            sum += w[t] = exp(dot / sqrt(hd));
+            dot *= p->attn_scale;
+            sum += w[t] = exp(cap > 0 ? cap * tanh(dot / cap) : dot);
         }
         for (uint32_t d = 0; d < hd; d++) {
             out[h * hd + d] = 0;
@@ -97,7 +106,14 @@ static void add_branch(const plain *p, int layer, const char *post, double *x, d
     if (w)
         norm(y, y, w, p->s->n_embd);
     for (uint32_t i = 0; i < p->s->n_embd; i++)
-        x[i] += y[i];
+        x[i] += p->residual_scale * y[i];
+}
+
+/* The rows of tensor `name` from row on, or those of the tensor `whole` that it is a slice of. */
+static const float *part(const plain *p, int layer, const char *name, const char *whole,
+                         uint32_t row) {
+    const float *w = p->s->fused ? tensor(p, layer, whole) : tensor(p, layer, name);
+    return p->s->fused ? w + row * p->s->n_embd : w;
 }
 
 static void attention_block(const plain *p, int layer, double x[][MAX_DIM]) {
@@ -109,21 +125,23 @@ static void attention_block(const plain *p, int layer, double x[][MAX_DIM]) {
     const float *kn = tensor(p, layer, "attn_k_norm.weight");
     for (int t = 0; t < N_TOKENS; t++) {
         norm(h, x[t], tensor(p, layer, "attn_norm.weight"), s->n_embd);
-        matvec(q[t], tensor(p, layer, "attn_q.weight"), tensor(p, layer, "attn_q.bias"), h, nq,
-               s->n_embd);
-        matvec(k_cache[t], tensor(p, layer, "attn_k.weight"), tensor(p, layer, "attn_k.bias"), h,
-               nkv, s->n_embd);
-        matvec(v_cache[t], tensor(p, layer, "attn_v.weight"), tensor(p, layer, "attn_v.bias"), h,
-               nkv, s->n_embd);
+        matvec(q[t], part(p, layer, "attn_q.weight", "attn_qkv.weight", 0),
+               tensor(p, layer, "attn_q.bias"), h, nq, s->n_embd);
+        matvec(k_cache[t], part(p, layer, "attn_k.weight", "attn_qkv.weight", nq),
+               tensor(p, layer, "attn_k.bias"), h, nkv, s->n_embd);
+        matvec(v_cache[t], part(p, layer, "attn_v.weight", "attn_qkv.weight", nq + nkv),
+               tensor(p, layer, "attn_v.bias"), h, nkv, s->n_embd);
         for (uint32_t i = 0; i < s->n_heads; i++) {
             if (qn)
                 norm(q[t] + i * hd, q[t] + i * hd, qn, hd);
-            rotate(p, q[t] + i * hd, t);
+            if (p->rotates)
+                rotate(p, q[t] + i * hd, t);
         }
         for (uint32_t i = 0; i < s->n_kv_heads; i++) {
             if (kn)
                 norm(k_cache[t] + i * hd, k_cache[t] + i * hd, kn, hd);
-            rotate(p, k_cache[t] + i * hd, t);
+            if (p->rotates)
+                rotate(p, k_cache[t] + i * hd, t);
         }
     }
     for (int t = 0; t < N_TOKENS; t++) {
@@ -137,8 +155,8 @@ static void ffn_block(const plain *p, int layer, double *x) {
     double h[MAX_DIM], gate[MAX_DIM], up[MAX_DIM];
     uint32_t ne = p->s->n_embd, nff = p->s->n_ff;
     norm(h, x, tensor(p, layer, "ffn_norm.weight"), ne);
-    matvec(gate, tensor(p, layer, "ffn_gate.weight"), NULL, h, nff, ne);
-    matvec(up, tensor(p, layer, "ffn_up.weight"), NULL, h, nff, ne);
+    matvec(gate, part(p, layer, "ffn_gate.weight", "ffn_up.weight", 0), NULL, h, nff, ne);
+    matvec(up, part(p, layer, "ffn_up.weight", "ffn_up.weight", nff), NULL, h, nff, ne);
     for (uint32_t i = 0; i < nff; i++) {
         double v = gate[i];
         double cube = 0.7978845608028654 * (v + 0.044715 * v * v * v);
@@ -152,18 +170,27 @@ static double x[N_TOKENS][MAX_DIM]; /* the last states of plain_forward, normali
 
 static void plain_forward(plain *p, const int32_t *tokens, double logits[][MAX_DIM]) {
     const tiny_spec *s = p->s;
-    bool gemma = strcmp(s->arch, "gemma3") == 0;
-    p->neox = strcmp(s->arch, "llama") != 0;
+    bool gemma = strncmp(s->arch, "gemma", 5) == 0, gemma3 = strcmp(s->arch, "gemma3") == 0;
+    int pattern = gemma3 ? 6 : gemma ? 2 : 1000; /* each n-th layer has no window */
+    static const char *const pairs[] = {"llama", "granite", "smollm3"};
+    p->neox = true;
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        p->neox &= strcmp(s->arch, pairs[i]) != 0;
     p->gelu = gemma;
+    p->attn_scale = s->attn_scale > 0 ? (double)s->attn_scale : 1 / sqrt(s->head_dim);
+    p->residual_scale = s->residual_scale > 0 ? (double)s->residual_scale : 1;
+    p->magnitude = s->rope_magnitude > 0 ? (double)s->rope_magnitude : 1;
+    double embd_scale = gemma ? sqrt(s->n_embd) : s->embd_scale > 0 ? (double)s->embd_scale : 1;
     const float *embd = tensor(p, -1, "token_embd.weight"), *out = tensor(p, -1, "output.weight");
     for (int t = 0; t < N_TOKENS; t++)
         for (uint32_t i = 0; i < s->n_embd; i++)
-            x[t][i] =
-                (double)embd[(uint32_t)tokens[t] * s->n_embd + i] * (gemma ? sqrt(s->n_embd) : 1);
+            x[t][i] = (double)embd[(uint32_t)tokens[t] * s->n_embd + i] * embd_scale;
     for (int l = 0; l < (int)s->n_layers; l++) {
-        p->local = gemma && (l + 1) % 6 != 0;
-        p->base = p->local || s->rope_base == 0 ? 10000.0 : (double)s->rope_base;
-        p->factor = p->local || s->rope_factor == 0 ? 1.0 : (double)s->rope_factor;
+        p->local = s->window > 0 && (l + 1) % pattern != 0;
+        p->rotates = strcmp(s->arch, "smollm3") != 0 || (l + 1) % 4 != 0;
+        bool own_rope = gemma3 && p->local;
+        p->base = own_rope || s->rope_base == 0 ? 10000.0 : (double)s->rope_base;
+        p->factor = own_rope || s->rope_factor == 0 ? 1.0 : (double)s->rope_factor;
         attention_block(p, l, x);
         for (int t = 0; t < N_TOKENS; t++)
             ffn_block(p, l, x[t]);
@@ -171,6 +198,12 @@ static void plain_forward(plain *p, const int32_t *tokens, double logits[][MAX_D
     for (int t = 0; t < N_TOKENS; t++) {
         norm(x[t], x[t], tensor(p, -1, "output_norm.weight"), s->n_embd);
         matvec(logits[t], out ? out : embd, NULL, x[t], s->n_vocab, s->n_embd);
+        double cap = (double)s->logit_softcap;
+        for (uint32_t i = 0; i < s->n_vocab; i++) {
+            logits[t][i] /= s->logit_scale > 0 ? (double)s->logit_scale : 1;
+            if (cap > 0)
+                logits[t][i] = cap * tanh(logits[t][i] / cap);
+        }
     }
 }
 
@@ -211,7 +244,7 @@ static void run_native(const gs_gguf *g, int n_threads, int chunk, bool in_piece
                             .pool = pool,
                             .max_seqs = 2,
                             .max_batch_tokens = chunk,
-                            .max_context = 64,
+                            .max_context = MAX_CONTEXT,
                             .block_tokens = 16,
                             .n_kv_blocks = 8};
     if (gs_native_create(&cfg, &b, err, sizeof err) != GS_OK)
@@ -297,7 +330,7 @@ static void check_pooling(const char *arch, gs_pooling pooling, int chunk) {
                             .pool = pool,
                             .max_seqs = 2,
                             .max_batch_tokens = chunk,
-                            .max_context = 64,
+                            .max_context = MAX_CONTEXT,
                             .block_tokens = 16,
                             .n_kv_blocks = 8};
     assert_int_equal(gs_native_create(&cfg, &b, NULL, 0), GS_OK);
@@ -380,15 +413,63 @@ static void test_gemma(void **state) {
     check(&s);
 }
 
+static void test_gemma2(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("gemma2");
+    s.post_norm = true;
+    s.n_layers = 5;
+    s.window = 9;
+    s.attn_softcap = 1.5f; /* low enough to change the result */
+    s.logit_softcap = 2.0f;
+    check(&s);
+}
+
+static void test_granite(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("granite");
+    s.attn_scale = 0.02f;
+    s.embd_scale = 6;
+    s.residual_scale = 0.3f;
+    s.logit_scale = 8;
+    check(&s);
+    s.residual_scale = s.embd_scale = 0;
+    check(&s);
+}
+
+static void test_phi3(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("phi3");
+    s.fused = s.untied = true;
+    s.n_rot = 16;
+    check(&s);
+    s.rope_factors = true;
+    s.rope_magnitude = 1.19f;
+    check(&s); /* the short factors */
+    s.n_ctx_short = 40;
+    check(&s);
+    s.n_heads = s.n_kv_heads = 2;
+    s.n_rot = 0;
+    s.window = 11;
+    check(&s);
+}
+
+static void test_smollm3(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("smollm3");
+    s.n_layers = 9;
+    s.rope_base = 2000;
+    check(&s);
+}
+
 int main(void) {
     char err[256];
     if (gs_kernels_init(NULL, err, sizeof err) != GS_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pooling),
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_qwen),
-        cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_pooling), cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_qwen),    cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_gemma2),  cmocka_unit_test(test_granite),
+        cmocka_unit_test(test_phi3),    cmocka_unit_test(test_smollm3),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,6 +38,8 @@ typedef struct fixture {
 
 /* The type that fixtures get; each_isa() goes through all of them. */
 static gs_kv_type kv_type;
+/* What scores are capped at by check_item; 0: not. */
+static float softcap;
 
 /* Element (t, d) of the page of a kv head, read as kernels/attn.h describes it. */
 static float page_value(const gs_kv_layout *l, const uint8_t *page, int is_v, int t, int d) {
@@ -149,6 +151,8 @@ static void naive(const fixture *f, const float *q, int kv_head, int p, int wind
         for (int d = 0; d < hd; d++)
             s += (double)q[d] * (double)f->k[(size_t)t * row + head + (size_t)d];
         w[t] = s * (double)scale;
+        if (softcap > 0)
+            w[t] = (double)softcap * tanh(w[t] / (double)softcap);
         max = fmax(max, w[t]);
     }
     for (int t = first; t <= p; t++)
@@ -185,7 +189,8 @@ static void check_item(const fixture *f, int n_group, int n_q, int window) {
                            .n_q = n_q,
                            .window = window > 0 ? window : 0,
                            .n_keys = window == ALL_KEYS ? f->n_tokens : 0,
-                           .scale = 1.0f / sqrtf((float)hd)};
+                           .scale = 1.0f / sqrtf((float)hd),
+                           .softcap = softcap};
         gs_attn(&f->l, &it, f->scratch);
         for (int t = 0; t < n_q; t++)
             for (int g = 0; g < n_group; g++) {
@@ -269,6 +274,27 @@ static void borders(void) {
 static void test_borders(void **state) {
     (void)state;
     each_isa(borders);
+}
+
+/* Scores of some units, capped at 1 and at 20: across several chunks, with a window, of all keys.
+ */
+static void capped(void) {
+    static const float caps[] = {1.0f, 20.0f};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        fixture_init(&f, 2, i ? 256 : 64, 32, 300);
+        softcap = caps[i];
+        check_item(&f, 2, 5, 0);
+        check_item(&f, 3, 9, 77);
+        check_item(&f, 1, 2, ALL_KEYS);
+        softcap = 0;
+        fixture_free(&f);
+    }
+}
+
+static void test_softcap(void **state) {
+    (void)state;
+    each_isa(capped);
 }
 
 /* One query at a time, heads apart, or all at once: the same bits. */
@@ -621,7 +647,8 @@ int main(void) {
         cmocka_unit_test(test_store),         cmocka_unit_test(test_store_rows),
         cmocka_unit_test(test_nan),           cmocka_unit_test(test_copy),
         cmocka_unit_test(test_layout_limits), cmocka_unit_test(test_q8_range),
-        cmocka_unit_test(test_cuts),          cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_softcap),       cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_random_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,6 +84,27 @@ static void test_gelu(void **state) {
     }
 }
 
+static void test_softcap(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        use_isa(isa);
+        for (int32_t n = 1; n <= 40; n++) {
+            float x[41], y[41], cap = n % 2 ? 30.0f : 2.0f;
+            for (int32_t i = 0; i < n; i++)
+                x[i] = y[i] = rnd_float(n % 5 == 0 ? 1e6f : 50.0f);
+            y[n] = 7.0f;
+            gs_softcap(y, n, cap);
+            for (int32_t i = 0; i < n; i++)
+                assert_near((double)y[i], (double)cap * tanh((double)x[i] / (double)cap), 1e-6,
+                            3e-7 * (double)cap);
+            assert_true(y[n] == 7.0f);
+        }
+        float odd[3] = {INFINITY, -INFINITY, NAN};
+        gs_softcap(odd, 3, 30.0f);
+        assert_true(odd[0] == 30.0f && odd[1] == -30.0f && isnan(odd[2]));
+    }
+}
+
 static void test_layernorm(void **state) {
     (void)state;
     FOR_EACH_ISA(isa) {
@@ -259,6 +280,7 @@ int main(void) {
         cmocka_unit_test(test_layernorm), cmocka_unit_test(test_gated_extremes),
         cmocka_unit_test(test_rope),      cmocka_unit_test(test_logsumexp),
         cmocka_unit_test(test_argmax),    cmocka_unit_test(test_rmsnorm),
+        cmocka_unit_test(test_softcap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

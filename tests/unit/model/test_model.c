@@ -140,9 +140,95 @@ static void test_archs(void **state) {
     }
     gs_model_free(m);
 
+    s = tiny_default("gemma2");
+    refuse(&s, GS_ERR_FORMAT, "blk.0.post_attention_norm.weight: the tensor is missing");
+    s.post_norm = true;
+    s.n_layers = 5;
+    m = accept(&s);
+    assert_true(m->hp.attn_softcap == 50.0f && m->hp.logit_softcap == 30.0f); /* not in the file */
+    for (int l = 0; l < 5; l++)
+        assert_int_equal(m->hp.window[l], l % 2 ? 0 : 4096);
+    gs_model_free(m);
+    s.set_f32_key = "attn_logit_softcapping";
+    s.set_f32 = NAN;
+    refuse(&s, GS_ERR_FORMAT, "attn_logit_softcapping");
+
+    s = tiny_default("granite");
+    s.attn_scale = 0.5f;
+    s.embd_scale = 12;
+    s.logit_scale = 8;
+    m = accept(&s);
+    assert_true(m->hp.attn_scale == 0.5f && m->hp.embd_scale == 12.0f);
+    assert_true(m->hp.logit_scale == 0.125f && m->hp.residual_scale == 1.0f && !m->hp.rope_neox);
+    gs_model_free(m);
+    s.set_f32_key = "residual_scale";
+    s.set_f32 = -1;
+    refuse(&s, GS_ERR_FORMAT, "residual_scale");
+
+    s = tiny_default("smollm3");
+    s.n_layers = 9;
+    m = accept(&s);
+    for (int l = 0; l < 9; l++)
+        assert_true((m->hp.layer_rope_base[l] == 0) == (l == 3 || l == 7));
+    gs_model_free(m);
+
     s = tiny_default("llama");
     s.qk_norm = true; /* a llama model with q/k norms is some other model */
     refuse(&s, GS_ERR_UNSUPPORTED, "attn_q_norm.weight");
+}
+
+/* One tensor for Q, K and V, one for gate and up: its rows go to their own matrices. */
+static void test_fused(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("phi3");
+    refuse(&s, GS_ERR_FORMAT, "blk.0.attn_qkv.weight: the tensor is missing");
+    s.fused = true;
+    gw w;
+    gs_gguf *g = NULL;
+    char err[512];
+    float row[64];
+    tiny_build(&w, &s);
+    assert_int_equal(gs_gguf_open_mem(w.p, w.n, &g, err, sizeof err), GS_OK);
+    gs_model *m = accept(&s);
+    const gs_layer *ly = &m->layers[1];
+    const float *qkv = gs_gguf_tensor_find(g, "blk.1.attn_qkv.weight")->data;
+    const float *up = gs_gguf_tensor_find(g, "blk.1.ffn_up.weight")->data;
+    const struct {
+        const gs_mat *mat;
+        const float *want;
+        int32_t n;
+    } parts[] = {{&ly->wq, qkv, 128},
+                 {&ly->wk, qkv + 128 * 64, 64},
+                 {&ly->wv, qkv + 192 * 64, 64},
+                 {&ly->w_gate, up, 96},
+                 {&ly->w_up, up + 96 * 64, 96}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        assert_int_equal(parts[i].mat->n, parts[i].n);
+        for (int32_t r = 0; r < parts[i].n; r++) {
+            gs_mat_row(parts[i].mat, r, row);
+            assert_memory_equal(row, parts[i].want + (ptrdiff_t)r * 64, sizeof row);
+        }
+    }
+    gs_model_free(m);
+    gs_gguf_close(g);
+    gw_free(&w);
+    s.reshape = "blk.0.attn_qkv.weight";
+    refuse(&s, GS_ERR_FORMAT, "blk.0.attn_qkv.weight: shape");
+    s.reshape = NULL;
+    s.extra = "blk.0.attn_q.weight"; /* beside the whole */
+    refuse(&s, GS_ERR_UNSUPPORTED, "blk.0.attn_q.weight");
+    s.extra = NULL;
+    s.rope_factors = true;
+    s.n_ctx_short = 256;
+    m = accept(&s);
+    assert_true(m->rope_long && m->rope_short && m->hp.n_ctx_short == 256);
+    gs_model_free(m);
+    s.drop_tensor = "rope_factors_short.weight";
+    refuse(&s, GS_ERR_FORMAT, "rope_factors_short.weight: the tensor is missing");
+    s.drop_tensor = "rope_factors_long.weight";
+    s.set_str_key = "rope.scaling.type";
+    s.set_str = "longrope";
+    refuse(&s, GS_ERR_FORMAT, "rope_factors_long.weight: the tensor is missing");
 }
 
 static void test_unknown_arch(void **state) {
@@ -480,7 +566,7 @@ int main(void) {
         cmocka_unit_test(test_hostile_keys),    cmocka_unit_test(test_rope_scaling),
         cmocka_unit_test(test_hostile_tensors), cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_encoders),        cmocka_unit_test(test_hostile_encoders),
-        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress),        cmocka_unit_test(test_fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

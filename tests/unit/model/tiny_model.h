@@ -16,9 +16,12 @@ typedef struct tiny_spec {
     const char *arch;
     const char *other_arch; /* general.architecture, if not arch */
     uint32_t n_embd, n_layers, n_ff, n_heads, n_kv_heads, head_dim, n_vocab;
-    bool untied, bias, qk_norm, post_norm, rope_freqs;
+    bool untied, bias, qk_norm, post_norm, rope_freqs, fused, rope_factors;
     float rope_base, rope_factor; /* 0: the key is left out */
-    uint32_t n_rot, window;       /* 0: left out */
+    uint32_t n_rot, window;       /* 0: left out; likewise: */
+    float attn_softcap, logit_softcap, attn_scale, embd_scale, residual_scale, logit_scale;
+    float rope_magnitude;
+    uint32_t n_ctx_short;
     /* One deviation. Keys without the architecture's prefix. */
     const char *drop_key, *drop_tensor;
     const char *set_key; /* u32 key with another value, or a new one */
@@ -95,9 +98,10 @@ static inline void tiny_layer(gw *w, const tiny_spec *s, gs_rng *rng, uint32_t l
         bool present;
     } list[] = {
         {"attn_norm.weight", 0, s->n_embd, true},
-        {"attn_q.weight", q, s->n_embd, true},
-        {"attn_k.weight", kv, s->n_embd, true},
-        {"attn_v.weight", kv, s->n_embd, true},
+        {"attn_q.weight", q, s->n_embd, !s->fused},
+        {"attn_k.weight", kv, s->n_embd, !s->fused},
+        {"attn_v.weight", kv, s->n_embd, !s->fused},
+        {"attn_qkv.weight", q + 2 * kv, s->n_embd, s->fused},
         {"attn_output.weight", s->n_embd, q, true},
         {"attn_q.bias", 0, q, s->bias},
         {"attn_k.bias", 0, kv, s->bias},
@@ -106,8 +110,8 @@ static inline void tiny_layer(gw *w, const tiny_spec *s, gs_rng *rng, uint32_t l
         {"attn_k_norm.weight", 0, s->head_dim, s->qk_norm},
         {"post_attention_norm.weight", 0, s->n_embd, s->post_norm},
         {"ffn_norm.weight", 0, s->n_embd, true},
-        {"ffn_gate.weight", s->n_ff, s->n_embd, true},
-        {"ffn_up.weight", s->n_ff, s->n_embd, true},
+        {"ffn_gate.weight", s->n_ff, s->n_embd, !s->fused},
+        {"ffn_up.weight", s->fused ? 2 * s->n_ff : s->n_ff, s->n_embd, true},
         {"ffn_down.weight", s->n_embd, s->n_ff, true},
         {"post_ffw_norm.weight", 0, s->n_embd, s->post_norm},
     };
@@ -117,6 +121,27 @@ static inline void tiny_layer(gw *w, const tiny_spec *s, gs_rng *rng, uint32_t l
         if (list[i].present)
             tiny_tensor(w, s, rng, name, list[i].rows, list[i].cols);
     }
+}
+
+/* Keys that are left out when the value is 0. */
+static inline void tiny_more_keys(gw *w, const tiny_spec *s) {
+    const struct {
+        const char *key;
+        float value;
+    } list[] = {
+        {"attn_logit_softcapping", s->attn_softcap},
+        {"final_logit_softcapping", s->logit_softcap},
+        {"attention.scale", s->attn_scale},
+        {"embedding_scale", s->embd_scale},
+        {"residual_scale", s->residual_scale},
+        {"logit_scale", s->logit_scale},
+        {"rope.scaling.attn_factor", s->rope_magnitude},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        if (list[i].value != 0 || tiny_is(s->set_f32_key, list[i].key))
+            tiny_f32(w, s, list[i].key, list[i].value);
+    if (s->n_ctx_short)
+        tiny_u32(w, s, "rope.scaling.original_context_length", s->n_ctx_short);
 }
 
 static inline void tiny_keys(gw *w, const tiny_spec *s) {
@@ -141,8 +166,9 @@ static inline void tiny_keys(gw *w, const tiny_spec *s) {
         gw_kv_str(w, full, "linear");
         tiny_f32(w, s, "rope.scaling.factor", s->rope_factor);
     }
-    if (s->window)
+    if (s->window || tiny_is(s->set_key, "attention.sliding_window"))
         tiny_u32(w, s, "attention.sliding_window", s->window);
+    tiny_more_keys(w, s);
     if (tiny_is(s->set_key, "vocab_size") || tiny_is(s->set_key, "expert_count") ||
         tiny_is(s->set_key, "pooling_type"))
         tiny_u32(w, s, s->set_key, 0);
@@ -164,6 +190,11 @@ static inline void tiny_build(gw *w, const tiny_spec *s) {
         tiny_tensor(w, s, &rng, "output.weight", s->n_vocab, s->n_embd);
     if (s->rope_freqs)
         tiny_tensor(w, s, &rng, "rope_freqs.weight", 0, (s->n_rot ? s->n_rot : s->head_dim) / 2);
+    if (s->rope_factors) {
+        const uint32_t n = (s->n_rot ? s->n_rot : s->head_dim) / 2;
+        tiny_tensor(w, s, &rng, "rope_factors_long.weight", 0, n);
+        tiny_tensor(w, s, &rng, "rope_factors_short.weight", 0, n);
+    }
     for (uint32_t l = 0; l < s->n_layers; l++)
         tiny_layer(w, s, &rng, l);
     if (s->extra)
