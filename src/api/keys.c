@@ -19,6 +19,7 @@
 #include "sched/schedule.h"
 
 #define MAX_FILE_BYTES (1u << 20)
+#define KEYS_VERSION   1 /* of the file; an older program must not read it half */
 #define HASH_PREFIX    "sha256:"
 
 /* ---- One key ------------------------------------------------------------------------------- */
@@ -303,6 +304,7 @@ int gs_keys_parse(const char *where, const char *text, size_t n, gs_keys *out, c
     json_error_t je;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
     const json_t *list = json_object_get(root, "keys");
+    const json_int_t version = json_integer_value(json_object_get(root, "version"));
     int rc = 0;
     size_t i;
     json_t *v;
@@ -310,9 +312,13 @@ int gs_keys_parse(const char *where, const char *text, size_t n, gs_keys *out, c
     if (!root)
         return gs_fail(err, errlen, GS_ERR_FORMAT, "%s: no valid JSON in line %d, column %d", where,
                        je.line, je.column);
-    if (!json_is_array(list))
+    if (version > KEYS_VERSION)
+        rc = gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
+                     "%s was written by a newer gamasot (version %lld, this one knows %d)", where,
+                     (long long)version, KEYS_VERSION);
+    else if (!json_is_array(list))
         rc = gs_fail(err, errlen, GS_ERR_FORMAT, "%s: 'keys' must be an array", where);
-    json_array_foreach(list, i, v) {
+    json_array_foreach(rc == 0 ? list : NULL, i, v) {
         gs_key k;
         char why[400] = "";
         rc = read_key(v, &k, why, sizeof(why));
@@ -427,7 +433,7 @@ static void write_key(gs_jsonw *w, const gs_key *k) {
 
 int gs_keys_write(const gs_keys *keys, gs_buf *out) {
     gs_jsonw w;
-    gs_buf_str(out, "{\"keys\":[");
+    gs_buf_printf(out, "{\"version\":%d,\"keys\":[", KEYS_VERSION);
     for (int32_t i = 0; i < keys->n; i++) {
         gs_buf_str(out, i > 0 ? ",\n" : "\n");
         gs_jsonw_init(&w, out);
@@ -448,6 +454,15 @@ static int write_all(int fd, const char *data, size_t n) {
     return fsync(fd);
 }
 
+/* Who may read the folder's other files may read this one: root adds keys for a service. */
+static void give_to_owner_of(const char *path, int fd) {
+    char folder[4200];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    gs_give_to_owner(fd, folder);
+}
+
 /* A new file takes the old one's place, so that a crash leaves the one or the other. */
 int gs_keys_save(const char *path, const gs_keys *k, char *err, size_t errlen) {
     char part[4200];
@@ -461,6 +476,8 @@ int gs_keys_save(const char *path, const gs_keys *k, char *err, size_t errlen) {
     int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || write_all(fd, text.data, text.len) != 0 || rename(part, path) != 0)
         rc = gs_fail(err, errlen, GS_ERR_IO, "%s: can't be written: %s", path, strerror(errno));
+    if (fd >= 0 && rc == 0)
+        give_to_owner_of(path, fd);
     if (fd >= 0)
         close(fd);
     if (fd >= 0 && rc != 0)

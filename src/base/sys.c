@@ -249,6 +249,12 @@ int gs_accept(int fd) {
     return r;
 }
 
+void gs_give_to_owner(int fd, const char *folder) {
+    struct stat st;
+    if (geteuid() == 0 && stat(folder, &st) == 0 && fchown(fd, st.st_uid, st.st_gid) != 0)
+        return; /* a file system without owners */
+}
+
 /* ---- Mappings ----------------------------------------------------------------------------- */
 
 int gs_map_file(const char *path, const void **data, size_t *size, char *err, size_t errlen) {

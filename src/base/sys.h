@@ -43,6 +43,10 @@ ssize_t gs_read(int fd, void *buf, size_t n);
 ssize_t gs_write(int fd, const void *buf, size_t n);
 int gs_accept(int fd);
 
+/* What root makes in a folder of somebody else's (a service's) is to belong to them: gives the open
+ * file to the owner of folder. For others than root, and where that fails, it stays whose it is. */
+void gs_give_to_owner(int fd, const char *folder);
+
 /* Maps a whole file for reading. 0, or a GS_ERR_ code. An empty file gives data NULL, size 0. */
 int gs_map_file(const char *path, const void **data, size_t *size, char *err, size_t errlen);
 void gs_unmap(const void *data, size_t size);

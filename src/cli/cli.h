@@ -39,6 +39,8 @@ int gs_cmd_keys(int argc, char **argv);
 int gs_cmd_batch(int argc, char **argv);
 int gs_cmd_embed(int argc, char **argv);
 int gs_cmd_summarize(int argc, char **argv);
+int gs_cmd_backup(int argc, char **argv);
+int gs_cmd_restore(int argc, char **argv);
 
 /*
  * Reads the configuration for a command. 0: go on; 1: help was printed, exit 0; negative: the

@@ -21,6 +21,8 @@ static const gs_command commands[] = {
     {"summarize",  "[options] DIR --out DIR", "a summary of each file, by a running server",   gs_cmd_summarize,  false},
     {"tune",       "--trace FILE",           "find the settings that carry the most of a load", gs_cmd_tune,      false},
     {"keys",       "add NAME|list|revoke NAME", "API keys: who may ask, as whom and how much", gs_cmd_keys,       false},
+    {"backup",     "FILE",                   "keys, jobs, usage and settings into one file, also while a server runs", gs_cmd_backup, false},
+    {"restore",    "FILE",                   "and back, or to the state before an upgrade",      gs_cmd_restore,    false},
     {"top",        "[--url URL] [--once]",   "watch a server in the terminal",                 gs_cmd_top,        false},
     {"why",        "[--url URL] REQUEST_ID", "say what a request waited for",                  gs_cmd_why,        false},
     {"config",     "show|reference|metrics", "print the effective options, or all of them, or the metrics, as Markdown", gs_cmd_config, false},

@@ -1,17 +1,23 @@
 #include "config/dirs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/err.h"
+#include "base/sys.h"
+
+#define SERVICE_STATE "/var/lib/gamasot"
 
 typedef struct place {
     const char *systemd; /* the whole path, perhaps several with colons: the first counts */
     const char *xdg;
     const char *below_home;
+    const char *service; /* of the system's service; NULL: root has one of its own */
 } place;
 
 static int find(const place *p, char *out, size_t outlen, char *err, size_t errlen) {
@@ -23,6 +29,8 @@ static int find(const place *p, char *out, size_t outlen, char *err, size_t errl
         n = snprintf(out, outlen, "%.*s", (int)strcspn(systemd, ":"), systemd);
     else if (xdg && xdg[0] == '/')
         n = snprintf(out, outlen, "%s/gamasot", xdg);
+    else if (p->service && geteuid() == 0 && access(p->service, F_OK) == 0)
+        n = snprintf(out, outlen, "%s", p->service);
     else if (home && home[0] == '/')
         n = snprintf(out, outlen, "%s/%s/gamasot", home, p->below_home);
     else
@@ -32,6 +40,18 @@ static int find(const place *p, char *out, size_t outlen, char *err, size_t errl
     while (n > 1 && out[n - 1] == '/')
         out[--n] = '\0';
     return GS_OK;
+}
+
+/* A service that is not root must get into what root creates in its folder. */
+static void give_to_owner_above(const char *path) {
+    char above[GS_DIRS_MAX_PATH];
+    const char *slash = strrchr(path, '/');
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    if (fd < 0)
+        return;
+    gs_give_to_owner(fd, above);
+    close(fd);
 }
 
 int gs_dirs_make(const char *path, char *err, size_t errlen) {
@@ -47,6 +67,8 @@ int gs_dirs_make(const char *path, char *err, size_t errlen) {
         part[i] = '\0';
         /* What exists above may well be unwritable, so only what stat says counts. */
         int why = mkdir(part, 0700) == 0 ? 0 : errno;
+        if (why == 0)
+            give_to_owner_above(part);
         if (stat(part, &st) != 0)
             return gs_fail(err, errlen, GS_ERR_IO, "%s: can't be created: %s", part,
                            strerror(why ? why : errno));
@@ -63,21 +85,21 @@ static int find_and_make(const place *p, char *out, size_t outlen, char *err, si
 }
 
 int gs_dirs_cache(char *out, size_t outlen, char *err, size_t errlen) {
-    static const place p = {"CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache"};
+    static const place p = {"CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache", NULL};
     return find_and_make(&p, out, outlen, err, errlen);
 }
 
 int gs_dirs_state(char *out, size_t outlen, char *err, size_t errlen) {
-    static const place p = {"STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state"};
+    static const place p = {"STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state", SERVICE_STATE};
     return find_and_make(&p, out, outlen, err, errlen);
 }
 
 int gs_dirs_data(char *out, size_t outlen, char *err, size_t errlen) {
-    static const place p = {"STATE_DIRECTORY", "XDG_DATA_HOME", ".local/share"};
+    static const place p = {"STATE_DIRECTORY", "XDG_DATA_HOME", ".local/share", SERVICE_STATE};
     return find_and_make(&p, out, outlen, err, errlen);
 }
 
 int gs_dirs_config(char *out, size_t outlen, char *err, size_t errlen) {
-    static const place p = {"CONFIGURATION_DIRECTORY", "XDG_CONFIG_HOME", ".config"};
+    static const place p = {"CONFIGURATION_DIRECTORY", "XDG_CONFIG_HOME", ".config", NULL};
     return find(&p, out, outlen, err, errlen);
 }

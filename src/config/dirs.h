@@ -7,7 +7,10 @@
  *   config  $CONFIGURATION_DIRECTORY  $XDG_CONFIG_HOME/gamasot   ~/.config/gamasot
  *
  * The first that is set wins (systemd has no data directory: a service keeps models with its
- * state). Relative paths in XDG variables are ignored, as the specification says. cache, state
+ * state). When root asks and the system's service is installed, state and data are the service's,
+ * /var/lib/gamasot: `sudo gamasot keys add` is to reach it. What root creates there belongs to whom
+ * the folder above it belongs.
+ * Relative paths in XDG variables are ignored, as the specification says. cache, state
  * and data are created when asked for, with mode 0700; config is only named.
  * Any thread may call these as long as nobody changes the environment.
  */

@@ -195,16 +195,26 @@ int64_t gs_db_bytes(gs_db *db) {
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
-static int lock_folder(gs_db *db, char *err, size_t errlen) {
+int gs_store_lock(const char *folder, int *fd, char *err, size_t errlen) {
     char path[MAX_PATH + 16];
-    snprintf(path, sizeof(path), "%s/gamasot.lock", db->folder);
-    db->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (db->lock_fd < 0)
+    snprintf(path, sizeof(path), "%s/gamasot.lock", folder);
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0)
         return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
-    if (flock(db->lock_fd, LOCK_EX | LOCK_NB) != 0)
+    gs_give_to_owner(*fd, folder);
+    if (flock(*fd, LOCK_EX | LOCK_NB) != 0)
         return gs_fail(err, errlen, GS_ERR_UNAVAILABLE, "another gamasot keeps its state in %s",
-                       db->folder);
+                       folder);
     return 0;
+}
+
+static int check_mark(const gs_db *db, char *err, size_t errlen) {
+    char path[MAX_PATH + 32];
+    snprintf(path, sizeof(path), "%s/" GS_STORE_MARK, db->folder);
+    if (access(path, F_OK) != 0)
+        return 0;
+    return gs_fail(err, errlen, GS_ERR_UNAVAILABLE,
+                   "restoring %s was not finished: run gamasot restore again", db->folder);
 }
 
 /* One by one, without the cache: these run once. */
@@ -233,33 +243,90 @@ static int check_integrity(gs_db *db, const char *path, char *err, size_t errlen
     return rc < 0 ? rc : 0;
 }
 
+static int check_version(int64_t version, char *err, size_t errlen) {
+    if (version <= gs_store_schema_n)
+        return 0;
+    return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
+                   "gamasot.db was written by a newer gamasot (version %d, this one knows %d)",
+                   (int)version, gs_store_schema_n);
+}
+
+int gs_db_file_version(const char *path, int *version, char *err, size_t errlen) {
+    sqlite3 *sql = NULL;
+    sqlite3_stmt *s = NULL;
+    int rc = sqlite3_open_v2(path, &sql, SQLITE_OPEN_READWRITE, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_prepare_v2(sql, "PRAGMA user_version", -1, &s, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(s);
+    *version = rc == SQLITE_ROW ? sqlite3_column_int(s, 0) : 0;
+    rc = rc == SQLITE_ROW
+             ? check_version(*version, err, errlen)
+             : gs_fail(err, errlen, GS_ERR_FORMAT, "%s: %s", path, sqlite3_errmsg(sql));
+    sqlite3_finalize(s);
+    sqlite3_close(sql);
+    if (rc == 0 && *version < 1)
+        return gs_fail(err, errlen, GS_ERR_FORMAT, "%s is no database of gamasot's", path);
+    return rc;
+}
+
+/* The copies of earlier upgrades, but the one of version. */
+static void drop_old_copies(const gs_db *db, int version) {
+    char path[MAX_PATH + 48];
+    for (int v = 1; v < gs_store_schema_n; v++) {
+        snprintf(path, sizeof(path), "%s/gamasot.db.version-%d", db->folder, v);
+        if (v != version)
+            unlink(path);
+    }
+}
+
+/* What an older program can go on with, should this one not be liked: gamasot restore. */
+static int keep_copy(gs_db *db, int version, char *err, size_t errlen) {
+    char path[MAX_PATH + 48], part[MAX_PATH + 64];
+    snprintf(path, sizeof(path), "%s/gamasot.db.version-%d", db->folder, version);
+    snprintf(part, sizeof(part), "%s.part", path);
+    int rc = gs_db_snapshot(db->sql, part, err, errlen);
+    if (rc != 0)
+        return rc;
+    int fd = open(part, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    rc = fd >= 0 ? gs_store_publish(fd, part, path) : GS_ERR_IO;
+    if (rc != 0)
+        return gs_fail(err, errlen, rc, "%s: %s", path, gs_err_text(rc));
+    drop_old_copies(db, version);
+    gs_info("store", "schema=%d becomes %d; a copy of before is %s", version, gs_store_schema_n,
+            path);
+    return 0;
+}
+
+static int migrate_step(gs_db *db, int to, char *err, size_t errlen) {
+    char set[48];
+    snprintf(set, sizeof(set), "PRAGMA user_version = %d", to);
+    int rc = exec(db, "BEGIN IMMEDIATE");
+    if (rc == 0)
+        rc = exec(db, gs_store_schema[to - 1]);
+    if (rc == 0)
+        rc = exec(db, set);
+    if (rc == 0)
+        rc = exec(db, "COMMIT");
+    if (rc != 0) {
+        gs_fail(err, errlen, rc, "gamasot.db, version %d: %s", to, gs_db_error(db));
+        if (gs_db_in_transaction(db))
+            exec(db, "ROLLBACK");
+    }
+    return rc;
+}
+
 static int migrate(gs_db *db, char *err, size_t errlen) {
     int64_t version = 0;
     int rc = gs_db_int(db, &version, 0, "PRAGMA user_version", "");
     if (rc != 0)
         return gs_fail(err, errlen, rc, "gamasot.db: %s", gs_db_error(db));
-    if (version > gs_store_schema_n)
-        return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
-                       "gamasot.db was written by a newer gamasot (version %d, this one knows %d)",
-                       (int)version, gs_store_schema_n);
-    for (int i = (int)version; i < gs_store_schema_n; i++) {
-        char set[48];
-        snprintf(set, sizeof(set), "PRAGMA user_version = %d", i + 1);
-        rc = exec(db, "BEGIN IMMEDIATE");
-        if (rc == 0)
-            rc = exec(db, gs_store_schema[i]);
-        if (rc == 0)
-            rc = exec(db, set);
-        if (rc == 0)
-            rc = exec(db, "COMMIT");
-        if (rc != 0) {
-            gs_fail(err, errlen, rc, "gamasot.db, version %d: %s", i + 1, gs_db_error(db));
-            if (gs_db_in_transaction(db))
-                exec(db, "ROLLBACK");
-            return rc;
-        }
-    }
-    return 0;
+    rc = check_version(version, err, errlen);
+    if (rc == 0 && version > 0 && version < gs_store_schema_n)
+        rc = keep_copy(db, (int)version, err, errlen);
+    for (int to = (int)version + 1; rc == 0 && to <= gs_store_schema_n; to++)
+        rc = migrate_step(db, to, err, errlen);
+    return rc;
 }
 
 static int set_up(gs_db *db, const gs_store_config *cfg) {
@@ -312,7 +379,9 @@ int gs_db_open(const gs_store_config *cfg, gs_db **out, char *err, size_t errlen
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     db->lock_fd = -1;
     snprintf(db->folder, sizeof(db->folder), "%s", cfg->folder);
-    int rc = lock_folder(db, err, errlen);
+    int rc = gs_store_lock(db->folder, &db->lock_fd, err, errlen);
+    if (rc == 0)
+        rc = check_mark(db, err, errlen);
     if (rc == 0)
         rc = open_file(db, cfg, err, errlen);
     if (rc != 0) {

@@ -12,4 +12,16 @@ void gs_db_close(gs_db *db); /* NULL is legal */
 bool gs_db_in_transaction(const gs_db *db);
 int gs_db_total_changes(const gs_db *db); /* rows, ever; wraps */
 
+/* A file of this name: somebody restores, or was stopped while at it. The store does not open. */
+#define GS_STORE_MARK "restore.unfinished"
+
+/* The folder for this process alone, as long as *fd is open. GS_ERR_UNAVAILABLE: another has it. */
+int gs_store_lock(const char *folder, int *fd, char *err, size_t errlen);
+/* Copies a database as it is at one moment into a new file of its own, on any thread that may use
+ * from; on failure nothing is left. */
+int gs_db_snapshot(sqlite3 *from, const char *path, char *err, size_t errlen);
+/* The version of the schema of a database that is not open. GS_ERR_UNSUPPORTED: a newer one than
+ * this program knows; GS_ERR_FORMAT: it is no such database. */
+int gs_db_file_version(const char *path, int *version, char *err, size_t errlen);
+
 #endif
