@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/notify.h"
 #include "cli/cli.h"
+#include "cli/confine.h"
 #include "config/dirs.h"
 #include "sched/policy.h"
 
@@ -187,6 +188,7 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     if (rc != 0)
         return rc;
     gs_api_apply_hours(s->api, &settings);
+    gs_confine_calls(c);
     rc = gs_engine_create(&ec, &s->engine, err, errlen);
     if (rc == 0)
         gs_api_set_engine(s->api, s->engine);
@@ -276,6 +278,7 @@ int gs_cmd_serve(int argc, char **argv) {
     gs_log_set_level((gs_log_level)s.cfg.log_level);
     signal(SIGPIPE, SIG_IGN);
     find_state(&s);
+    gs_confine_files(&s.cfg, s.state, s.keys_file);
     uv_loop_init(&s.loop);
     rc = listen_and_load(&s, err, sizeof(err));
     if (rc != 0) {

@@ -96,6 +96,9 @@
     "An idle connection is closed after this time.")                                               \
   X(server, max_body_kb, INT, NULL, "4096", 1, 1048576, NULL, GS_CONFIG_STARTUP,                   \
     "Largest request body in KiB; larger ones are answered with 413.")                             \
+  X(server, sandbox, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                            \
+    "Give up all rights that serving does not need, with what the kernel offers: opening other "    \
+    "files, starting programs, connecting to other machines.")                                     \
   X(server, max_queued, INT, NULL, "512", 1, 65536, NULL, GS_CONFIG_STARTUP,                       \
     "Requests that may wait for their turn; more are answered with 429.")                          \
   X(server, drain_timeout_ms, DURATION_MS, NULL, "8000", 0, 3600000, NULL, GS_CONFIG_STARTUP,      \

@@ -336,6 +336,8 @@ static int set_up(gs_db *db, const gs_store_config *cfg) {
                  (long long)(cfg->max_bytes / PAGE_BYTES));
     const char *const steps[] = {"PRAGMA page_size = 4096", "PRAGMA journal_mode = WAL",
                                  "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON",
+                                 /* No file outside of the folder. */
+                                 "PRAGMA temp_store = MEMORY",
                                  /* A long transaction's journal does not stay that large. */
                                  "PRAGMA journal_size_limit = 16777216", limit};
     int rc = 0;
