@@ -167,7 +167,7 @@
     "Part of the device time, over 10 s, that background gets on a busy machine; at most 0.5.")    \
   X(sched, background_stretch, FLOAT, NULL, "1.2", 1, 100, NULL, GS_CONFIG_LIVE,                   \
     "Background may make the time between two tokens of others this much longer.")                                      \
-  X(sched, background_gap_ms, DURATION_MS, NULL, "23", 0, 60000, NULL, GS_CONFIG_LIVE,             \
+  X(sched, background_gap_ms, DURATION_MS, NULL, "21", 0, 60000, NULL, GS_CONFIG_LIVE,             \
     "Background may make the time between two tokens of others this long in any case.")                                 \
   X(sched, background_paused, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_LIVE,                     \
     "Background waits until this is false again.")                                                 \

@@ -17,7 +17,7 @@
 void gs_slo_defaults(gs_slo_config *out) {
     *out = (gs_slo_config){.background_floor = 0.03,
                            .background_stretch = 1.2,
-                           .background_gap_ns = 23000000,
+                           .background_gap_ns = 21000000,
                            .background_share = 1.0,
                            .safepoints = true,
                            .safepoint_max_age_ns = 2000000000,
