@@ -124,6 +124,8 @@ bool gs_api_has_keys(const gs_api *a);
 /* Finds the model or alias that a request asks for, with or without ":latest"; "" is the model.
  * alias: NULL for the model itself. The name as it is served, or NULL: unknown. After READY. */
 const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_alias **alias);
+/* The first model's step-time model as last heard of, at most half a minute old; NULL: not yet. */
+const gs_cost *gs_api_learned_cost(const gs_api *a);
 int gs_api_port(const gs_api *a);
 int gs_api_n_live(const gs_api *a); /* requests not yet answered */
 /*

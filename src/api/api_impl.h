@@ -62,7 +62,8 @@ typedef struct gs_api_query gs_api_query; /* scheduling.c */
 /* The route for a request that the server makes itself; NULL: there is none. */
 const struct gs_route *gs_api_find_route(const char *method, const char *path);
 
-/* hours.c: when background may run. All do nothing, and say "always", without a->hours. */
+/* hours.c: when background and each class may run. All do nothing, and say "always", without
+ * a->hours. */
 int gs_hours_create(gs_api *a, char *err, size_t errlen);
 void gs_hours_free(gs_api *a);
 /* What the hours make of the options' settings. */
@@ -79,9 +80,9 @@ const char *gs_hours_why_not(const gs_api *a, const gs_owner *o);
 const char *gs_hours_schedule(const gs_api *a, const gs_owner *o);
 /* Seconds of device time that it can have in the next window_s seconds of the wall. */
 double gs_hours_device_s(const gs_api *a, const gs_owner *o, int64_t window_s);
-const gs_cost *gs_hours_cost(const gs_api *a);     /* NULL: not known yet */
-bool gs_hours_key_open(const gs_key *k);           /* whether its schedule is */
-void gs_hours_write(const gs_api *a, gs_buf *out); /* JSON, of GET /v1/background */
+bool gs_hours_key_open(const gs_key *k);              /* whether its schedule is */
+gs_class gs_hours_class(const gs_api *a, gs_class c); /* c, or outside its hours background */
+void gs_hours_write(const gs_api *a, gs_buf *out);    /* JSON, of GET /v1/background */
 
 /* scheduling.c */
 /* Settings for the engine that nobody waits for an answer to. */

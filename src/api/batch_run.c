@@ -310,7 +310,7 @@ static void begin_work(gs_kept_batch *b, gs_batch_work work) {
         gs_kept_id("file-", b->output_file);
         gs_kept_id("file-", b->error_file);
     } else if (work == GS_WORK_VALIDATE) {
-        const gs_cost *cost = gs_hours_cost(a);
+        const gs_cost *cost = gs_api_learned_cost(a);
         b->has_cost = cost != NULL;
         if (cost)
             b->cost = *cost;

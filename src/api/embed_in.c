@@ -59,9 +59,11 @@ static int check_model(gs_req *r, const gs_backend_info *info) {
                            "'rank'.",
                            r->model, gs_pooling_name(info->pooling));
     if (!rank && info->pooling == GS_POOLING_NONE)
-        return gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "model",
-                           "The model '%.80s' makes no embeddings: its file names no pooling.",
-                           r->model);
+        return gs_api_fail(
+            &r->error, GS_ERR_UNSUPPORTED, "model",
+            "The model '%.80s' makes no embeddings: its file names no pooling, nor does "
+            "model.pooling.",
+            r->model);
     if (!rank && info->pooling == GS_POOLING_RANK)
         return gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "model",
                            "The model '%.80s' ranks texts (/v1/rerank); it makes no embeddings.",

@@ -1,5 +1,6 @@
 /*
- * When background may run: the household's schedule, each person's own, and somebody's pause.
+ * When background may run: the household's schedule, each person's own, and somebody's pause. And
+ * when a class is served as such: outside its hours a request of it is background.
  *
  * Looked at twice a second against the wall's clock, so a clock that is set, or a machine that
  * slept, is right again at once; nothing is counted in wall time. What follows is a setting of the
@@ -24,6 +25,7 @@
 
 struct gs_hours {
     gs_schedule schedule;
+    gs_schedule classes[GS_CLASS_COUNT];
     bool paused; /* by somebody */
     bool open;   /* when last looked at */
     bool stale;  /* the engine does not know yet */
@@ -44,10 +46,23 @@ int gs_hours_create(gs_api *a, char *err, size_t errlen) {
     gs_hours *h = gs_calloc(1, sizeof(*h));
     if (!h)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
-    int rc = gs_schedule_parse(c->background_schedule, &h->schedule, why, sizeof(why));
-    if (rc != 0) {
+    const struct {
+        const char *option, *text;
+        gs_schedule *out;
+    } schedules[] = {
+        {"background.schedule", c->background_schedule, &h->schedule},
+        {"hours.voice", c->hours_voice, &h->classes[GS_CLASS_VOICE]},
+        {"hours.chat", c->hours_chat, &h->classes[GS_CLASS_CHAT]},
+        {"hours.completion", c->hours_completion, &h->classes[GS_CLASS_COMPLETION]},
+        {"hours.document", c->hours_document, &h->classes[GS_CLASS_DOCUMENT]},
+        {"hours.utility", c->hours_utility, &h->classes[GS_CLASS_UTILITY]},
+    };
+    for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++) {
+        int rc = gs_schedule_parse(schedules[i].text, schedules[i].out, why, sizeof(why));
+        if (rc == 0)
+            continue;
         gs_free(h);
-        return gs_fail(err, errlen, rc, "background.schedule: %s", why);
+        return gs_fail(err, errlen, rc, "%s: %s", schedules[i].option, why);
     }
     h->open = gs_schedule_is_open(&h->schedule, gs_wall_s(), gs_wall_local);
     h->stale = true;
@@ -85,6 +100,12 @@ static void schedule_of(const gs_key *k, gs_schedule *out) {
     *out = (gs_schedule){0};
     if (k)
         gs_schedule_parse(k->schedule, out, err, sizeof(err)); /* keys.c has checked it */
+}
+
+gs_class gs_hours_class(const gs_api *a, gs_class c) {
+    const bool open =
+        !a->hours || gs_schedule_is_open(&a->hours->classes[c], gs_wall_s(), gs_wall_local);
+    return open ? c : GS_CLASS_BACKGROUND;
 }
 
 bool gs_hours_key_open(const gs_key *k) {
@@ -211,7 +232,7 @@ double gs_hours_device_s(const gs_api *a, const gs_owner *o, int64_t window_s) {
            (all - open) * (outside < LEAST_SHARE ? 0.0 : outside);
 }
 
-const gs_cost *gs_hours_cost(const gs_api *a) {
+const gs_cost *gs_api_learned_cost(const gs_api *a) {
     return a->hours && a->hours->cost_ns != 0 ? &a->hours->cost : NULL;
 }
 

@@ -209,8 +209,9 @@ static int asked_class(const gs_req *r, uint32_t classes) {
 
 /*
  * Header, alias, service_tier; then the key's class; then what the endpoint or the prompt say,
- * else chat. What was asked for, and a key's class unless that is chat, is fixed: a long prompt
- * does not make it a document. The answer's X-Gamasot-Class says which one was given.
+ * else chat; outside its hours any of them is background. What was asked for, and a key's class
+ * unless that is chat, is fixed: a long prompt does not make it a document. The answer's
+ * X-Gamasot-Class says which one was given.
  */
 void gs_req_classify(gs_req *r) {
     gs_identity who;
@@ -236,4 +237,5 @@ void gs_req_classify(gs_req *r) {
         r->cls = GS_CLASS_COMPLETION;
     else
         r->cls = is_utility_prompt(r->body) ? GS_CLASS_UTILITY : GS_CLASS_CHAT;
+    r->cls = gs_hours_class(r->api, r->cls);
 }

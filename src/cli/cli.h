@@ -75,6 +75,9 @@ int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen);
 /* The two halves of it: into memory, on any thread; first step and calibration (gs_prepare_fn). */
 int gs_loader_load(gs_loader *l, gs_backend **out, char *err, size_t errlen);
 int gs_loader_prepare(void *loader, gs_backend *b, bool (*busy)(void *), void *busy_arg);
+/* What the first model's step times turned out to be while it served: for the simulator, too. NULL:
+ * nothing was learned. */
+void gs_loader_keep_learned(gs_loader *l, const gs_cost *learned);
 void gs_loader_close(gs_loader *l);
 gs_pool *gs_loader_pool(const gs_loader *l); /* of the first model, to share; NULL: has none */
 /* "Qwen3-4B-Q4_K_M" of "/models/Qwen3-4B-Q4_K_M.gguf". */

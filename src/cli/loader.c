@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -21,8 +22,10 @@
 /* What compiled grammars may hold while nobody uses them. */
 #define GRAMMAR_CACHE_BYTES ((size_t)64 << 20)
 /* Of a step's time, on both sides, as measured on quiet machines. */
-#define DEVICE_NOISE 0.05
-#define FAKE_CONTEXT 8192
+#define DEVICE_NOISE  0.05 /* until it has served */
+#define MOST_NOISE    0.9
+#define LEARNED_STEPS 128 /* from which on what was learned is worth keeping */
+#define FAKE_CONTEXT  8192
 /* A quarter of what the weights leave (docs/configuration.md, kv.memory_mb). */
 #define KV_SHARE 4
 
@@ -409,6 +412,24 @@ static void keep_device(gs_loader *l, const loaded *x) {
     gs_device_keep(&l->device, name);
 }
 
+/* Under real work steps take longer than while they were measured alone: other threads of the
+ * server want the processor, and clients on the same machine do. */
+void gs_loader_keep_learned(gs_loader *l, const gs_cost *learned) {
+    gs_cost_error e = {0};
+    if (learned)
+        gs_cost_get_error(learned, &e);
+    if (e.n < LEARNED_STEPS || !l->impl)
+        return;
+    uint32_t n_slow = 0;
+    for (uint32_t i = 0; i < e.n; i++)
+        n_slow += learned->ratio[i] < 0.5F;
+    l->cost = *learned;
+    /* Half of all values of even noise lie within half of its bounds. */
+    l->device.noise = fmin(2 * e.median_error, MOST_NOISE);
+    l->device.slow_rate = (double)n_slow / e.n;
+    keep_device(l, l->impl);
+}
+
 static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, size_t errlen) {
     const gs_config *c = l->cfg;
     char path[GS_DIRS_MAX_PATH + 64];
@@ -423,6 +444,8 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
         rc = load_weights(l, x, err, errlen);
     if (rc != 0)
         return rc;
+    if (c->model_pooling > 0 && x->model->hp.pooling != GS_POOLING_RANK)
+        x->model->hp.pooling = c->model_pooling - 1; /* the option's values after "file" */
     if (gs_tok_n_vocab(l->served.tokenizer) > x->model->hp.n_vocab)
         return gs_fail(err, errlen, GS_ERR_FORMAT,
                        "tokenizer.ggml.tokens has %d tokens, token_embd.weight %d rows",

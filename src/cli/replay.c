@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/jsonw.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "http/client.h"
 #include "load/prompt.h"
 
@@ -760,6 +761,7 @@ int gs_replay(const gs_trace *t, const gs_replay_config *c, gs_load_run *run, ch
     if (rc == 0 && !x.plays)
         rc = gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     if (rc == 0) {
+        gs_thread_wake_soon(); /* servers on the same machine leave no core free */
         begin(&x);
         if (t->n > 0)
             uv_run(&x.loop, UV_RUN_DEFAULT);

@@ -13,11 +13,14 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/notify.h"
+#include "base/thread.h"
 #include "cli/cli.h"
 #include "cli/confine.h"
 #include "config/dirs.h"
 #include "sched/policy.h"
 
+/* Of a hash in a recorded trace: the prefix cache finds parts of a KV block, too. */
+#define RECORDED_TOKENS   8
 #define MAX_LIVE_REQUESTS 4096
 #define EXIT_HUNG         70  /* EX_SOFTWARE of sysexits.h */
 #define LAST_WORDS_MS     500 /* for requests to hear of it */
@@ -113,7 +116,7 @@ static int start_recorder(server *s, char *err, size_t errlen) {
     const gs_config *c = &s->cfg;
     const gs_record_config rc = {.dir = c->record_folder[0] ? c->record_folder : s->state,
                                  .max_bytes = (uint64_t)c->record_max_mb << 20,
-                                 .block_tokens = c->kv_block_tokens};
+                                 .block_tokens = RECORDED_TOKENS};
     if (!rc.dir[0])
         return gs_fail(err, errlen, GS_ERR_NOT_FOUND, "record.enabled needs a folder: %s",
                        s->state_reason);
@@ -294,7 +297,9 @@ int gs_cmd_serve(int argc, char **argv) {
     uv_signal_start(&s.on_term, on_signal, SIGTERM);
     uv_signal_start(&s.on_int, on_signal, SIGINT);
     uv_timer_start(&s.loading, on_loading, 20, 20);
+    gs_thread_wake_soon();
     uv_run(&s.loop, UV_RUN_DEFAULT);
+    gs_loader_keep_learned(&s.loader, gs_api_learned_cost(s.api));
     gs_engine_free(s.engine);
     gs_api_free(s.api);
     gs_model_list_deinit(&s.models);

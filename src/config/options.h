@@ -29,6 +29,7 @@
     X(class_utility, "The same for titles, tags and other small things.")                          \
     X(class_background, "The same for indexing, embeddings and batches.")                          \
     X(background, "When work that can wait may run, and how much of it.")                          \
+    X(hours, "When a class is served as such; at other times its requests are background.")        \
     X(store, "Files and batch jobs, kept in a database of its own.")                               \
     X(metrics, "What `/metrics` tells, see metrics.md.")                                           \
     X(tune, "Tuning while the server runs, see tuning.md.")                                        \
@@ -125,6 +126,9 @@
   X(model, pinned, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,          \
     "In a section [model NAME]: it is loaded with the server and stays. The first model does "     \
     "anyway.")                                                                                     \
+  X(model, pooling, ENUM, NULL, "file", 0, 0, "file|none|mean|cls|last", GS_CONFIG_STARTUP,        \
+    "What becomes a text's vector: as the file says, none, the mean of all tokens, the first or the "\
+    "last one. For embeddings from a model that was made for text, mean or last.")                 \
   X(model, warm_up, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                             \
     "Run one step before the server says that it is ready.")                                       \
   X(engine, threads, INT, "threads", "0", 0, 1024, NULL, GS_CONFIG_STARTUP,                        \
@@ -221,6 +225,16 @@
     "Compute threads that background uses while nothing else runs: less heat and noise. 0: all.")  \
   X(background, max_lines, INT, NULL, "32", 1, 4096, NULL, GS_CONFIG_LIVE,                         \
     "Lines of batch jobs that are handed to the scheduler at the same time.")                      \
+  X(hours, voice, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                 \
+    "Spoken requests. Windows as in background.schedule. Empty: always.")                          \
+  X(hours, chat, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                  \
+    "Chats. Windows as in background.schedule. Empty: always.")                                    \
+  X(hours, completion, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                            \
+    "Text or code while somebody types. Windows as in background.schedule. Empty: always.")        \
+  X(hours, document, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                              \
+    "Requests that ask for the class document. Windows as in background.schedule. Empty: always.") \
+  X(hours, utility, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                               \
+    "Titles, tags and other small things. Windows as in background.schedule. Empty: always.")      \
   X(store, folder, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                  \
     "Folder of the database and its files. Empty: the state folder.")                              \
   X(store, max_disk_mb, SIZE_MB, NULL, "8192", 1, 1073741824, NULL, GS_CONFIG_LIVE,                \

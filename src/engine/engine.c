@@ -349,7 +349,7 @@ static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
         take_snapshot(e, q);
         if (q->kind == GS_QUERY_STATE)
             take_view(e, q->view);
-        if (q->cost_out)
+        if (q->cost_out && e->n_active > 0 && e->active[0]->index == 0)
             *q->cost_out = *gs_sched_cost(e->scheds[0]);
     } else if (q->kind == GS_QUERY_EXPLAIN || q->kind == GS_QUERY_PAUSE) {
         if (q->kind == GS_QUERY_PAUSE)

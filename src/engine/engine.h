@@ -137,7 +137,8 @@ typedef struct gs_query {
     gs_engine_settings *apply; /* CONFIGURE */
     const struct gs_person_limits *limits; /* PERSONS: [n_limits] */
     int32_t n_limits;
-    gs_cost *cost_out;    /* QUEUE: a copy of the first lane's step-time model; NULL: not wanted */
+    gs_cost
+        *cost_out; /* QUEUE: a copy of lane 0's step-time model, if it is there; NULL: not wanted */
     gs_engine_view *view; /* STATE */
     /* ATTACH: the new lane's, the engine's in every case; answer to DETACH: the caller's again. */
     gs_backend *backend;

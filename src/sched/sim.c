@@ -498,11 +498,13 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* Nearest rank. */
-static int64_t at_share(int64_t *v, int32_t n, double share) {
+/* Between two values in proportion, as in the figures of real runs (load/measure.c). */
+static int64_t at_share(const int64_t *v, int32_t n, double share) {
     if (n == 0)
         return 0;
-    int32_t i = (int32_t)ceil(share * n) - 1;
-    return v[i < 0 ? 0 : i];
+    const double rank = (n - 1) * share;
+    const int32_t low = (int32_t)rank, high = low + 1 < n ? low + 1 : low;
+    return v[low] + (int64_t)((double)(v[high] - v[low]) * (rank - low));
 }
 
 static int64_t gap_at(const gs_sim *m, int c, double share) {

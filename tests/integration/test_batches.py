@@ -325,6 +325,15 @@ class Slow(unittest.TestCase):
             self.assertEqual(r.status, 200)
             self.assertEqual(wait_over(c, b.id).status, "completed")
 
+    def test_a_class_outside_its_hours_is_background(self):
+        hour = (time.localtime().tm_hour + 12) % 24
+        with Server(*self.options, "--hours.document", f"{hour:02}:00-{hour:02}:30",
+                    "--hours.voice", "00:00-24:00") as server:
+            for asked, given in (("document", "background"), ("voice", "voice"), ("chat", "chat")):
+                r = server.post("/v1/completions", {"prompt": "which one?", "max_tokens": 2},
+                                headers={"X-Gamasot-Class": asked})
+                self.assertEqual((r.status, r.headers["X-Gamasot-Class"]), (200, given))
+
     def test_the_window_is_over(self):
         env = {"GAMASOT_STORE_FOLDER": new_folder()}
         with Server(*self.options, env=env) as server:
@@ -343,11 +352,12 @@ class Slow(unittest.TestCase):
                              [(f"line-{i}", None, "batch_expired") for i in range(3)])
 
     def test_a_schedule_that_is_none(self):
-        for option, value in (("schedule", "at night"), ("time-zone", "Mars/Olympus")):
+        for option, value in (("background.schedule", "at night"), ("hours.utility", "25:00-26:00"),
+                              ("background.time_zone", "Mars/Olympus")):
             status, _, err = harness.cli("serve", "--backend", "fake", "--port", "0",
-                                         f"--background.{option}", value)
+                                         "--" + option.replace("_", "-"), value)
             self.assertNotEqual(status, 0)
-            self.assertIn("background." + option.replace("-", "_"), err)
+            self.assertIn(option, err)
 
 
 class Persons(unittest.TestCase):
