@@ -19,13 +19,17 @@ LLAMA = CACHE / "peer/build/bin/llama-server"
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTEXT = 8192
 
-# A minute or less of each: lengths are an eighth or a quarter, time runs faster. speed is the
-# multiplier of load 1.
+# A minute or less of each: lengths are an eighth or a fifth, time runs faster, more people come than
+# in one home, so that each class has requests enough. speed is the multiplier of load 1. What embeds
+# is the chat's model: the simulated machine has one.
 SCENARIOS = {
-    "evening_peak": {"speed": 30, "args": ["--scale", "2", "--tokens-scale", "0.125", "--duration",
+    "evening_peak": {"speed": 30, "args": ["--scale", "6", "--tokens-scale", "0.125", "--duration",
                                            "1400", "--no-embeddings"]},
-    "voice_over_document": {"speed": 6, "args": ["--tokens-scale", "0.2", "--duration", "300"]},
-    "index_the_photos": {"speed": 12, "args": ["--tokens-scale", "0.125", "--duration", "500"]},
+    "voice_over_document": {"speed": 6, "args": ["--scale", "3", "--tokens-scale", "0.2",
+                                                 "--duration", "300"]},
+    "index_the_photos": {"speed": 12, "args": ["--scale", "6", "--tokens-scale", "0.125",
+                                               "--duration", "500"],
+                         "server": ["--model.pooling", "mean"]},
 }
 
 

@@ -67,7 +67,8 @@ struct gs_recorder {
 /* Chained: equal hashes mean equal beginnings. */
 static int32_t hash_blocks(gs_recorder *r, const item *x) {
     const int32_t size = r->cfg.block_tokens;
-    int32_t n = (x->e.n_prompt + x->e.n_output) / size;
+    /* Texts that become vectors leave nothing in the prefix cache. */
+    int32_t n = x->e.api == GS_TRACE_EMBEDDINGS ? 0 : (x->e.n_prompt + x->e.n_output) / size;
     uint8_t out[GS_SHA256_BYTES] = {0};
     uint8_t text[SALT_BYTES + GS_SHA256_BYTES + 1024];
     const size_t n_bytes = (size_t)size * sizeof(int32_t);

@@ -440,7 +440,7 @@ int gs_trace_to_sim(const gs_trace *t, double speed, bool own_scopes, gs_trace_s
                               .cancel_after_ns = to_ns(q->cancel_after_s),
                               .deadline_ns = to_ns(q->deadline_s),
                               .blocks = q->blocks,
-                              .n_blocks = q->n_blocks,
+                              .n_blocks = q->n_texts > 0 ? 0 : q->n_blocks,
                               .block_tokens = q->block_tokens};
         s->scope = q->cls == GS_CLASS_VOICE && !own_scopes ? HOME_SCOPE : 100 + (uint64_t)s->person;
         /* Of a conversation the earlier turn is the prefix; an app's instructions have a name. */

@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import math
+import operator
 import re
 import subprocess
 import tempfile
@@ -385,6 +386,25 @@ class RealModels(unittest.TestCase):
             server.ok("/api/generate", {"model": "gemma", "keep_alive": 0})
             wait_until("it has gone", lambda: states(server)["gemma"] == "unloaded")
             self.assertEqual(server.ok("/v1/completions", prompt)["choices"][0]["text"], first)
+
+    def test_vectors_from_a_model_made_for_text(self):
+        texts = ["The cat sleeps.", "A cat is asleep.", "Taxes are due in May."]
+        vectors = {}
+        for pooling in ("mean", "last"):
+            with Server("--model", model_path(), "--model.pooling", pooling, "--kv.memory_mb", "64",
+                        "--context", "1024", backend="native") as server:
+                def embed(given, server=server):
+                    said = server.ok("/v1/embeddings", {"input": given}, timeout_s=120)
+                    return [item["embedding"] for item in said["data"]]
+                together = vectors[pooling] = embed(texts)
+                for text, v in zip(texts, together):
+                    self.assertEqual(len(v), 576)
+                    self.assertAlmostEqual(sum(x * x for x in v), 1, places=4)
+                    self.assertLess(max(abs(x - y) for x, y in zip(v, embed(text)[0])), 1e-4)
+                server.complete("chats go on", 2)
+        a, b, c = vectors["mean"]
+        self.assertGreater(sum(map(operator.mul, a, b)), sum(map(operator.mul, a, c)))
+        self.assertNotEqual(vectors["mean"], vectors["last"])
 
     @limit(240)
     def test_an_encoder_beside_a_chat(self):

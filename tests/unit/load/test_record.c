@@ -124,6 +124,7 @@ static void turns_are_found_and_no_text_is_kept(void **state) {
     assert_int_equal(q[2].after, -1);
     assert_int_equal(q[3].after, -1);
     assert_int_equal(q[3].n_texts, 1);
+    assert_int_equal(q[3].n_blocks, 0); /* no later prompt finds it in the prefix cache */
     assert_string_equal(t.persons[q[0].name], "3");
     /* 70 and 110 tokens: four and six whole blocks, the first four alike. */
     assert_int_equal(q[0].n_blocks, 4);
