@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/rng.h"
 #include "base/sys.h"
 
@@ -100,10 +101,35 @@ void gs_api_wake(void *arg) {
         uv_async_send(&a->wake);
 }
 
+/* Linux gives memory that it does not have and kills somebody later, so nothing new is begun while
+ * little is left. What runs already has its KV blocks reserved and its buffers bounded. */
+static void look_at_memory(gs_api *a) {
+    const gs_config *c = a->cfg.config;
+    if (!c || c->memory_reserve_mb == 0)
+        return;
+    const uint64_t left = gs_memory_available();
+    const bool low = left > 0 && left >> 20 < (uint64_t)c->memory_reserve_mb;
+    if (low != a->memory_low)
+        gs_warn("api", "memory %s available_mb=%llu",
+                low ? "is low, requests are refused" : "is back", (unsigned long long)(left >> 20));
+    a->memory_low = low;
+}
+
+bool gs_api_has_memory(const gs_api *a, gs_api_error *e) {
+    if (!a->memory_low)
+        return true;
+    gs_api_fail(e, GS_ERR_NOMEM, NULL,
+                "This machine has less than %lld MB of memory left (memory.reserve_mb).",
+                (long long)a->cfg.config->memory_reserve_mb);
+    e->retry_after_ns = 5 * GS_NS_PER_S;
+    return false;
+}
+
 static void on_tick(uv_timer_t *h) {
     gs_api *a = h->data;
     int64_t now_ns = gs_now_ns();
     gs_watch_tick(a, now_ns);
+    look_at_memory(a);
     gs_api_keys_refresh(a);
     gs_models_tick(a, now_ns);
     gs_hours_tick(a);
@@ -157,7 +183,11 @@ static void on_error_body(void *user, int status, const char *path, const char *
 
 /* Without a store chats are served all the same. api: for gs_api_wake, from the store thread. */
 static void open_store(gs_api *a, gs_api **api) {
-    gs_store_config sc = {.folder = a->cfg.state_folder, .wake = gs_api_wake, .wake_arg = api};
+    const gs_config *c = a->cfg.config;
+    gs_store_config sc = {.folder = a->cfg.state_folder,
+                          .cache_bytes = c ? (int64_t)c->memory_store_mb << 20 : 0,
+                          .wake = gs_api_wake,
+                          .wake_arg = api};
     if (a->cfg.state_folder && gs_store_create(&sc, &a->store) != 0)
         a->cfg.state_reason = "out of memory";
     if (gs_kept_create(a) != 0 || gs_history_create(a) != 0)

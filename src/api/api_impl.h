@@ -128,6 +128,7 @@ struct gs_api {
     gs_energy energy;
     gs_tuning *tuning; /* tuning.c */
     gs_watch watch;
+    bool memory_low;     /* as of the last tick: nothing new is begun */
     gs_live *viewers;    /* live.c: who looks on */
     gs_history *history; /* history.c */
     int64_t started_ms;  /* wall clock */
@@ -227,5 +228,7 @@ gs_store *gs_api_store(gs_api *a, gs_api_error *e);
 void gs_api_link(gs_api *a, gs_req *r);
 void gs_api_unlink(gs_api *a, gs_req *r);
 bool gs_api_ready(const gs_api *a, gs_api_error *e);
+/* Whether there is memory to begin something new; else 503 in *e. */
+bool gs_api_has_memory(const gs_api *a, gs_api_error *e);
 
 #endif

@@ -1,9 +1,11 @@
 /* GET /metrics. Persons are told to admins alone. */
+#include <math.h>
 #include <strings.h>
 #include <string.h>
 
 #include "api/api_impl.h"
 #include "api/route.h"
+#include "base/memory.h"
 #include "base/version.h"
 #include "metrics/expose.h"
 
@@ -33,6 +35,58 @@ static const char *person_name(void *arg, int place) {
     return gs_api_person_name(a, a->metrics->person_at[place]);
 }
 
+static uint64_t grammar_bytes(const gs_api *a) {
+    uint64_t n = 0;
+    for (int i = 0; i < a->models.n; i++) {
+        const gs_model_entry *m = &a->models.v[i];
+        gs_grammars_stats s;
+        if (!m->served || !m->served->grammars)
+            continue;
+        gs_grammars_get_stats(m->served->grammars, &s);
+        n += s.bytes;
+    }
+    return n;
+}
+
+static int n_in_memory(const gs_api *a) {
+    int n = 0;
+    for (int i = 0; i < a->models.n; i++)
+        n += a->models.v[i].served != NULL;
+    return n;
+}
+
+/* Grammars, store and connections are parts of the heap. */
+static void take_memory(const gs_api *a, gs_metrics_server *out) {
+    const gs_config *c = a->cfg.config;
+    double *bytes = out->memory_bytes, *limits = out->memory_limits;
+    gs_memory m;
+    gs_memory_read(&m);
+    for (int i = 0; i < GS_METRICS_MEMORY; i++)
+        limits[i] = (double)NAN;
+    for (int i = 0; i < GS_PAGES_KINDS; i++) {
+        bytes[i] = (double)m.resident[i];
+        limits[i] = (double)m.reserved[i];
+    }
+    const bool ready = gs_engine_get_state(a->engine) == GS_ENGINE_READY;
+    bytes[GS_METRICS_MEMORY_GRAMMARS] = ready ? (double)grammar_bytes(a) : 0.0;
+    bytes[GS_METRICS_MEMORY_STORE] = (double)gs_store_memory();
+    bytes[GS_METRICS_MEMORY_CONNECTIONS] = (double)gs_http_bytes(a->http);
+    double heap = (double)m.heap_used;
+    for (int i = GS_METRICS_MEMORY_GRAMMARS; i <= GS_METRICS_MEMORY_CONNECTIONS; i++)
+        heap -= bytes[i];
+    bytes[GS_METRICS_MEMORY_HEAP] = fmax(heap, 0.0);
+    bytes[GS_METRICS_MEMORY_HEAP_FREE] = (double)m.heap_free;
+    if (c) {
+        limits[GS_METRICS_MEMORY_GRAMMARS] =
+            (double)c->memory_grammars_mb * n_in_memory(a) * 1048576;
+        limits[GS_METRICS_MEMORY_STORE] = (double)c->memory_store_mb * 1048576;
+    }
+    limits[GS_METRICS_MEMORY_CONNECTIONS] = (double)gs_http_max_bytes(a->http);
+    out->memory_anonymous = (double)(m.anonymous + m.swapped);
+    out->memory_available = (double)gs_memory_available();
+    out->memory_low = a->memory_low;
+}
+
 static void take_server(gs_api *a, const gs_engine_stats *s, gs_metrics_server *out) {
     const gs_metrics *m = a->metrics;
     *out = (gs_metrics_server){.jain = gs_metrics_jain(m, s),
@@ -48,6 +102,7 @@ static void take_server(gs_api *a, const gs_engine_stats *s, gs_metrics_server *
                       : m->place[i] ? m->place[i]
                                     : GS_METRICS_OTHERS] += (double)s->person_ns[i] / 1e9;
     gs_tuning_metrics(a, out);
+    take_memory(a, out);
 }
 
 static bool wants_open_metrics(const gs_http_request *rq) {

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/sys.h"
 
 #define LOW_PRIORITY 19 /* nice */
@@ -350,11 +351,19 @@ static int n_lanes(const gs_api *a) {
     return n;
 }
 
+/* Of the machine, whatever the budget says. */
+static bool has_room(const gs_api *a, const gs_model_entry *m) {
+    const gs_config *c = a->cfg.config;
+    const uint64_t left = c && c->memory_reserve_mb > 0 ? gs_memory_available() : 0;
+    return left == 0 || m->bytes + ((uint64_t)c->memory_reserve_mb << 20) <= left;
+}
+
 /* Loads m if there is room; makes room, waits for it, or says that there is none. */
 static void load_next(gs_api *a, gs_model_entry *m) {
     const uint64_t held = held_bytes(a), budget = a->cfg.memory_bytes;
+    const bool fits = has_room(a, m);
     char why[200];
-    if ((budget == 0 || held + m->bytes <= budget) && n_lanes(a) < GS_ENGINE_LANES) {
+    if (fits && (budget == 0 || held + m->bytes <= budget) && n_lanes(a) < GS_ENGINE_LANES) {
         m->state = GS_MODEL_LOADING;
         atomic_store(&m->percent, 0);
         gs_info("models", "loading name=%s", m->spec->name);
@@ -367,6 +376,12 @@ static void load_next(gs_api *a, gs_model_entry *m) {
     gs_model_entry *victim = find_victim(a);
     if (victim) {
         unload(a, victim, "room");
+        return;
+    }
+    if (!fits) {
+        snprintf(why, sizeof(why), "it needs %llu MB, and the machine has not so much left.",
+                 (unsigned long long)(m->bytes >> 20));
+        fail_load(a, m, 10 * GS_NS_PER_S, why);
         return;
     }
     snprintf(why, sizeof(why),

@@ -398,9 +398,11 @@ bool gs_model_thinks(const gs_served_model *m) {
 
 void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
                   bool chat) {
-    if (a->n_live >= a->cfg.max_live_requests) {
-        gs_api_error e;
+    gs_api_error e = {0};
+    const bool full = a->n_live >= a->cfg.max_live_requests;
+    if (full)
         gs_api_fail(&e, GS_ERR_OVERLOADED, NULL, "Too many requests are being answered.");
+    if (full || !gs_api_has_memory(a, &e)) {
         json_decref(body);
         json_decref(note);
         gs_api_reply_error(rq, &e);

@@ -1,77 +1,38 @@
 #include "base/pool.h"
 #include "base/pool_impl.h"
 
-#include "base/sys.h"
+#include "base/cgroup.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-/* A small text file into out, terminated; false when it can't be read. */
-static bool read_text(const char *path, char *out, size_t cap) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t n = gs_read(fd, out, cap - 1);
-    close(fd);
-    if (n < 0)
-        return false;
-    out[n] = '\0';
-    return true;
-}
-
-/* cpu.max is "QUOTA PERIOD" in microseconds, or "max PERIOD" (Linux, admin-guide/cgroup-v2). */
-static int quota_cpus(const char *text) {
-    char *end;
+/* cpu.max is "QUOTA PERIOD" in microseconds, or "max PERIOD"; CPUs, rounded up. */
+static uint64_t quota_cpus(const char *dir) {
+    char path[1100], text[64], *end;
+    snprintf(path, sizeof path, "%s/cpu.max", dir);
+    if (!gs_read_text(path, text, sizeof text))
+        return UINT64_MAX;
     long long quota = strtoll(text, &end, 10);
     if (end == text || quota <= 0)
-        return 0;
+        return UINT64_MAX;
     long long period = strtoll(end, NULL, 10);
     if (period <= 0)
-        return 0;
-    long long cpus = quota / period + (quota % period != 0);
-    return cpus > INT_MAX ? INT_MAX : (int)cpus;
+        return UINT64_MAX;
+    return (uint64_t)(quota / period + (quota % period != 0));
 }
 
 int gs_cgroup_cpus(const char *root, const char *group) {
-    char dir[1024];
-    int len = snprintf(dir, sizeof dir, "%s%s", root, group);
-    if (len < 0 || (size_t)len >= sizeof dir)
-        return 0;
-    size_t root_len = strlen(root);
-    int best = 0;
-    for (;;) {
-        char path[sizeof dir + 16], text[64];
-        snprintf(path, sizeof path, "%s/cpu.max", dir);
-        int cpus = read_text(path, text, sizeof text) ? quota_cpus(text) : 0;
-        if (cpus > 0 && (best == 0 || cpus < best))
-            best = cpus;
-        char *slash = strrchr(dir, '/');
-        if (!slash || (size_t)(slash - dir) < root_len)
-            return best;
-        *slash = '\0';
-    }
+    const uint64_t n = gs_cgroup_least(root, group, quota_cpus);
+    return n == UINT64_MAX ? 0 : n > INT_MAX ? INT_MAX : (int)n;
 }
 
 static int own_cgroup_cpus(void) {
-    char text[4096];
-    if (!read_text("/proc/self/cgroup", text, sizeof text))
-        return 0;
-    /* The v2 line is "0::/group"; v1 controllers have other numbers. */
-    for (char *line = text; line && *line;) {
-        char *next = strchr(line, '\n');
-        if (next)
-            *next++ = '\0';
-        if (strncmp(line, "0::", 3) == 0)
-            return gs_cgroup_cpus("/sys/fs/cgroup", line + 3);
-        line = next;
-    }
-    return 0;
+    char group[1024];
+    return gs_cgroup_own(group, sizeof group) ? gs_cgroup_cpus(GS_CGROUP_ROOT, group) : 0;
 }
 
 /* Taken once: a thread that the pool pins would later see only its own core. */

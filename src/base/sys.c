@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -344,6 +345,7 @@ void *gs_pages_alloc(size_t size) {
 
 void gs_pages_free(void *p, size_t size) {
     size_t len;
+    gs_memory_remove(p);
     if (p && pages_round(size, &len))
         munmap(p, len);
 }

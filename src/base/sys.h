@@ -50,7 +50,8 @@ void gs_give_to_owner(int fd, const char *folder);
 /* Maps a whole file for reading. 0, or a GS_ERR_ code. An empty file gives data NULL, size 0. */
 int gs_map_file(const char *path, const void **data, size_t *size, char *err, size_t errlen);
 void gs_unmap(const void *data, size_t size);
-/* Zeroed anonymous pages, huge pages asked for where they exist; NULL on failure. */
+/* Zeroed anonymous pages, huge pages asked for where they exist; NULL on failure. What is large and
+ * stays is entered in the ledger (base/memory.h). */
 void *gs_pages_alloc(size_t size);
 void gs_pages_free(void *p, size_t size);
 

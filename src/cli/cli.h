@@ -82,8 +82,6 @@ void gs_loader_close(gs_loader *l);
 gs_pool *gs_loader_pool(const gs_loader *l); /* of the first model, to share; NULL: has none */
 /* "Qwen3-4B-Q4_K_M" of "/models/Qwen3-4B-Q4_K_M.gguf". */
 void gs_model_file_name(const char *path, char *out, size_t n);
-/* MemAvailable, or the cgroup's limit where that is lower. */
-uint64_t gs_available_bytes(void);
 
 /*
  * model_list.c: the models beside the first: sections [model NAME] of the configuration, and GGUF

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/sys.h"
 #include "cli/cli.h"
 #include "cli/device.h"
@@ -19,8 +20,6 @@
 
 #define DEFAULT_MODEL      "SmolLM2-135M-Instruct.Q4_1.gguf"
 #define DEFAULT_MODEL_HINT "run './run serve' once, which fetches it, or name a file with --model"
-/* What compiled grammars may hold while nobody uses them. */
-#define GRAMMAR_CACHE_BYTES ((size_t)64 << 20)
 /* Of a step's time, on both sides, as measured on quiet machines. */
 #define DEVICE_NOISE  0.05 /* until it has served */
 #define MOST_NOISE    0.9
@@ -70,8 +69,8 @@ static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errl
         return rc;
     rc = gs_chat_template_from_gguf(g, l->served.tokenizer, &l->served.chat, err, errlen);
     if (rc == 0)
-        rc = gs_grammars_create(l->served.tokenizer, GRAMMAR_CACHE_BYTES, &l->served.grammars, err,
-                                errlen);
+        rc = gs_grammars_create(l->served.tokenizer, (size_t)l->cfg->memory_grammars_mb << 20,
+                                &l->served.grammars, err, errlen);
     if (rc == 0)
         l->served.format = gs_out_format_detect(gs_chat_template_source(l->served.chat));
     if (rc == 0)
@@ -182,31 +181,10 @@ static bool show_progress(void *arg, double done) {
     return tell_percent(l, percent);
 }
 
-uint64_t gs_available_bytes(void) {
-    uint64_t bytes = 0, limit = 0;
-    char line[256];
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof(line), f)) {
-        unsigned long long kb;
-        if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
-            bytes = kb * 1024;
-    }
-    if (f)
-        fclose(f);
-    f = fopen("/sys/fs/cgroup/memory.max", "re");
-    if (f) {
-        unsigned long long v;
-        if (fscanf(f, "%llu", &v) == 1)
-            limit = v;
-        fclose(f);
-    }
-    return limit && limit < bytes ? limit : bytes;
-}
-
 static int size_kv(const gs_loader *l, const gs_model *m, gs_native_config *nc, char *err,
                    size_t errlen) {
     const gs_config *c = l->cfg;
-    uint64_t left = gs_available_bytes();
+    uint64_t left = gs_memory_available();
     if (l->room > 0)
         left = l->room > m->weight_bytes ? l->room - m->weight_bytes : 0;
     uint64_t block_bytes = gs_native_block_bytes(m, (gs_kv_type)c->kv_type, c->kv_block_tokens);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/sys.h"
 #include "cli/cli.h"
 #include "config/dirs.h"
@@ -207,7 +208,7 @@ int gs_model_list_init(gs_model_list *l, const gs_config *cfg, gs_loader *first,
     *l = (gs_model_list){.first = first};
     l->loading = (gs_model_loading){.arg = l, .load = load, .release = release};
     l->memory_bytes = cfg->memory_budget_mb > 0 ? (uint64_t)cfg->memory_budget_mb << 20
-                                                : gs_available_bytes() / 5 * 4;
+                                                : gs_memory_available() / 5 * 4;
     l->specs = gs_calloc(MAX_MODELS, sizeof(*l->specs));
     int rc = f && l->specs ? 0 : gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     if (rc == 0)

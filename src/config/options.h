@@ -165,6 +165,13 @@
   X(memory, budget_mb, SIZE_MB, NULL, "0", 0, 16777216, NULL, GS_CONFIG_STARTUP,                   \
     "Memory for all models together, weights and attention caches. What is idle makes room for "   \
     "what is asked for. 0: four fifths of what is free when the server starts.")                   \
+  X(memory, reserve_mb, SIZE_MB, NULL, "128", 0, 16777216, NULL, GS_CONFIG_STARTUP,                \
+    "While the machine, or the control group, has less memory left than this, new requests are "   \
+    "refused (503) and no model is loaded. 0: never.")                                             \
+  X(memory, grammars_mb, SIZE_MB, NULL, "64", 1, 65536, NULL, GS_CONFIG_STARTUP,                   \
+    "Compiled grammars of a model that are kept for the next request.")                            \
+  X(memory, store_mb, SIZE_MB, NULL, "8", 1, 65536, NULL, GS_CONFIG_STARTUP,                       \
+    "Pages of the database that are kept in memory.")                                              \
   X(sched, policy, ENUM, NULL, "slo", 0, 0, "slo|fcfs", GS_CONFIG_STARTUP,                         \
     "slo: classes, targets and fairness. fcfs: first come, first served.")                         \
   X(sched, background_floor, FLOAT, NULL, "0.03", 0, 1, NULL, GS_CONFIG_LIVE,                      \

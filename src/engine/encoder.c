@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/memory.h"
 #include "base/sys.h"
 #include "engine/carve.h"
 #include "engine/encoder_impl.h"
@@ -291,6 +292,8 @@ static int alloc_memory(gs_encoder *b, char *err, size_t errlen) {
     if (!b->memory || !b->kv.base)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "the batch buffers need %zu MB of memory",
                        (c.used + b->kv.total_bytes) >> 20);
+    gs_memory_add(GS_PAGES_STEP, b->memory, b->memory_bytes);
+    gs_memory_add(GS_PAGES_STEP, b->kv.base, b->kv.total_bytes);
     c = (gs_carver){b->memory, 0, false};
     carve_all(b, &c);
     return GS_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/memory.h"
 #include "base/sys.h"
 #include "engine/carve.h"
 #include "engine/encoder.h"
@@ -280,6 +281,8 @@ static int alloc_memory(gs_native *b, char *err, size_t errlen) {
     if (!b->kv.base)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "the KV blocks need %zu MB of memory",
                        b->kv.total_bytes >> 20);
+    gs_memory_add(GS_PAGES_STEP, b->memory, b->memory_bytes);
+    gs_memory_add(GS_PAGES_KV, b->kv.base, b->kv.total_bytes);
     return GS_OK;
 }
 

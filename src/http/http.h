@@ -69,6 +69,9 @@ int gs_http_server_create(uv_loop_t *loop, const gs_http_config *cfg, gs_http_se
                           char *err, size_t errlen);
 int gs_http_port(const gs_http_server *s); /* the port of the first listener */
 int gs_http_n_connections(const gs_http_server *s);
+/* Held for connections: their buffers, bodies and themselves. Walks over all of them. */
+uint64_t gs_http_bytes(const gs_http_server *s);
+uint64_t gs_http_max_bytes(const gs_http_server *s); /* what they can come to by its limits */
 /* Stops accepting and closes idle connections; answers under way go on, with "Connection: close".
  */
 void gs_http_server_drain(gs_http_server *s);

@@ -43,6 +43,20 @@ int gs_http_port(const gs_http_server *s) {
     return s->port;
 }
 
+uint64_t gs_http_bytes(const gs_http_server *s) {
+    uint64_t n = sizeof(*s) + s->body_bytes;
+    const gs_http_conn *c;
+    LIST_FOREACH(c, &s->conns, link)
+    n += sizeof(*c) + c->pipe.cap + c->out.cap + c->sending.cap;
+    return n;
+}
+
+uint64_t gs_http_max_bytes(const gs_http_server *s) {
+    const uint64_t unsent = (uint64_t)GS_HTTP_FLOOD_FACTOR * s->cfg.max_buffered_bytes;
+    return sizeof(*s) + s->max_all_bodies_bytes +
+           (uint64_t)s->cfg.max_connections * (sizeof(gs_http_conn) + GS_HTTP_PIPE_BYTES + unsent);
+}
+
 int gs_http_n_connections(const gs_http_server *s) {
     return s->n_conns;
 }

@@ -17,6 +17,7 @@
     X(CLASS_FINISH, "class, model, finished_reason", GS_FINISH_COUNT *GS_CLASS_COUNT)              \
     X(CLASS_CODE, "class, model, code", GS_CODE_COUNT *GS_CLASS_COUNT)                             \
     X(PERSON, "person", GS_METRICS_PLACES)                                                         \
+    X(MEMORY, "kind", GS_METRICS_MEMORY)                                                           \
     X(BUILD, "version", 1)
 
 typedef enum label_set {
@@ -31,6 +32,12 @@ static const struct {
 } label_sets[] = {
 #define X(name, text, n) {text, n},
     LABEL_SETS(X)
+#undef X
+};
+
+static const char *const memory_names[] = {
+#define X(id, text) text,
+    GS_METRICS_MEMORY_MAP(X)
 #undef X
 };
 
@@ -343,6 +350,13 @@ static void of_server(writer *w) {
     }
     if (w->m->labels == BY_NONE) {
         sample(w, value_at(p->server, w->m, 0), NULL);
+        return;
+    }
+    if (w->m->labels == BY_MEMORY) {
+        for (int i = 0; i < GS_METRICS_MEMORY; i++) {
+            const char *labels[] = {"kind", memory_names[i], NULL};
+            sample(w, value_at(p->server, w->m, i), labels);
+        }
         return;
     }
     for (int i = 0; i < GS_METRICS_PLACES && p->person_name; i++) {

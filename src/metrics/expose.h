@@ -11,6 +11,24 @@
 #include "base/buf.h"
 #include "metrics/metrics.h"
 
+/* What takes memory (base/memory.h, and parts of the heap). */
+#define GS_METRICS_MEMORY_MAP(X)                                                                   \
+    X(WEIGHTS, "weights")                                                                          \
+    X(KV, "kv")                                                                                    \
+    X(STEP, "step")                                                                                \
+    X(GRAMMARS, "grammars")                                                                        \
+    X(STORE, "store")                                                                              \
+    X(CONNECTIONS, "connections")                                                                  \
+    X(HEAP, "heap")           /* all else that malloc has given out */                             \
+    X(HEAP_FREE, "heap_free") /* what it keeps */
+
+typedef enum gs_metrics_memory {
+#define X(id, text) GS_METRICS_MEMORY_##id,
+    GS_METRICS_MEMORY_MAP(X)
+#undef X
+        GS_METRICS_MEMORY
+} gs_metrics_memory;
+
 /* One model. */
 typedef struct gs_metrics_source {
     const char *model;
@@ -25,7 +43,11 @@ typedef struct gs_metrics_server {
     double energy_j; /* NaN: not told */
     double started_s;
     int32_t n_connections;
-    int32_t stalled; /* 1 or 0 */
+    double memory_bytes[GS_METRICS_MEMORY];  /* by kind; they sum to what the program knows of */
+    double memory_limits[GS_METRICS_MEMORY]; /* NaN: bounded by others */
+    double memory_anonymous, memory_available;
+    int32_t memory_low; /* 1 or 0 */
+    int32_t stalled;    /* 1 or 0 */
     uint64_t n_restarts;
     int32_t tune_live; /* live tuning: 1 or 0, and what became of its changes */
     uint64_t tune_kept, tune_reverted;

@@ -124,6 +124,16 @@
     "Changes that live tuning tried and took back.")                                               \
   X(tune_baseline_score, GAUGE, NONE, SERVER(tune_score, F64),                                     \
     "Useful tokens a second, less for missed targets, with the settings that live tuning keeps.")  \
+  X(memory_bytes, GAUGE, MEMORY, SERVER(memory_bytes, F64),                                        \
+    "Memory that is taken, by what; the sum is nearly memory_anonymous_bytes.")                    \
+  X(memory_limit_bytes, GAUGE, MEMORY, SERVER(memory_limits, F64),                                 \
+    "What each may take at most, where it has a bound of its own.")                                \
+  X(memory_anonymous_bytes, GAUGE, NONE, SERVER(memory_anonymous, F64),                            \
+    "The process's anonymous memory as the kernel counts it, in RAM and in swap.")                 \
+  X(memory_available_bytes, GAUGE, NONE, SERVER(memory_available, F64),                            \
+    "What the machine, or the control group, has left.")                                           \
+  X(memory_low, GAUGE, NONE, SERVER(memory_low, I32),                                              \
+    "Whether new requests are refused because that is less than memory.reserve_mb.")               \
   X(engine_stalled, GAUGE, NONE, SERVER(stalled, I32),                                             \
     "Whether a step hangs, as /health says it.")                                                   \
   X(engine_restarts, COUNTER, NONE, SERVER(n_restarts, U64),                                       \

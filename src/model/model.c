@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/memory.h"
 #include "base/sys.h"
 #include "model/hparams.h"
 #include "model/weights.h"
@@ -166,6 +167,7 @@ int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void
         rc = gs_fail(err, errlen, GS_ERR_NOMEM, "the weights need %zu MB of memory", a.size >> 20);
         goto out;
     }
+    gs_memory_add(GS_PAGES_WEIGHTS, a.base, a.size);
     m->impl = a.base;
     m->weight_bytes = a.size;
     ld.fill = true;

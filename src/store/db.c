@@ -63,6 +63,10 @@ static int code_of(const gs_db *db, int rc) {
     }
 }
 
+uint64_t gs_store_memory(void) {
+    return (uint64_t)sqlite3_memory_used();
+}
+
 const char *gs_db_error(gs_db *db) {
     return sqlite3_errmsg(db->sql);
 }
@@ -330,16 +334,19 @@ static int migrate(gs_db *db, char *err, size_t errlen) {
 }
 
 static int set_up(gs_db *db, const gs_store_config *cfg) {
-    char limit[64] = "SELECT 1";
+    char limit[64] = "SELECT 1", cache[64] = "SELECT 1";
     if (cfg->max_bytes > 0)
         snprintf(limit, sizeof(limit), "PRAGMA max_page_count = %lld",
                  (long long)(cfg->max_bytes / PAGE_BYTES));
+    if (cfg->cache_bytes > 0) /* negative: KiB */
+        snprintf(cache, sizeof(cache), "PRAGMA cache_size = -%lld",
+                 (long long)(cfg->cache_bytes / 1024));
     const char *const steps[] = {"PRAGMA page_size = 4096", "PRAGMA journal_mode = WAL",
                                  "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON",
                                  /* No file outside of the folder. */
                                  "PRAGMA temp_store = MEMORY",
                                  /* A long transaction's journal does not stay that large. */
-                                 "PRAGMA journal_size_limit = 16777216", limit};
+                                 "PRAGMA journal_size_limit = 16777216", limit, cache};
     int rc = 0;
     sqlite3_busy_timeout(db->sql, BUSY_MS);
     for (size_t i = 0; rc == 0 && i < sizeof(steps) / sizeof(steps[0]); i++)

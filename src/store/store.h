@@ -65,6 +65,7 @@ typedef struct gs_store_config {
     const char *folder;      /* exists already; files in it get mode 0600 */
     int max_queued;          /* jobs; beyond: GS_ERR_OVERLOADED. 0: 4096 */
     int64_t max_bytes;       /* of the database; beyond it is as a full disk. 0: no limit */
+    int64_t cache_bytes;     /* pages kept in memory. 0: SQLite's own idea */
     void (*wake)(void *arg); /* store thread: poll when you can. NULL: none */
     void *wake_arg;
 } gs_store_config;
@@ -80,6 +81,7 @@ void gs_store_poll(gs_store *s);                      /* calls done of jobs that
 gs_store_state gs_store_get_state(const gs_store *s); /* any thread; wake is called on change */
 const char *gs_store_reason(const gs_store *s);       /* after FAILED */
 bool gs_store_is_full(const gs_store *s);             /* any thread */
+uint64_t gs_store_memory(void); /* that SQLite holds in this process; any thread */
 
 /* ---- For run: the store thread ----------------------------------------------------------------
  *

@@ -82,3 +82,47 @@ class Health07(unittest.TestCase):
             self.assertIn("too often", server.log())
         finally:
             server.kill()
+
+
+class Ledger(unittest.TestCase):
+    """What takes memory is accounted, bounded, and refused before somebody is killed for it."""
+
+    def samples(self, server, name):
+        """label set -> value"""
+        out = {}
+        for line in server.get("/metrics").text.splitlines():
+            if line.startswith("gamasot_" + name + "{"):
+                labels, value = line[len("gamasot_" + name) + 1:].rsplit("} ", 1)
+                out[labels.removeprefix('kind="').removesuffix('"')] = float(value)
+        return out
+
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer's allocator does not tell what it holds")
+    def test_it_sums_to_what_the_kernel_says(self):
+        with Server("--model", harness.model_path(), backend="native") as server:
+            for n in (10, 400):
+                server.complete("word " * n, 8, user="one")
+            server.ok("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": "yes?"}], "max_tokens": 4,
+                "response_format": {"type": "json_object"}})
+            kinds = self.samples(server, "memory_bytes")
+            limits = self.samples(server, "memory_limit_bytes")
+            kernel = server.metrics()["memory_anonymous_bytes"]
+            self.assertAlmostEqual(kernel, 1024 * server.rss_anon_kb(), delta=0.01 * kernel)
+            ratio = sum(kinds.values()) / kernel
+            figure("ledger", sum_by_kernel=ratio, kernel_mb=kernel / 2**20,
+                   **{k: v / 2**20 for k, v in kinds.items()})
+            self.assertTrue(0.95 < ratio < 1.05, (kinds, kernel))
+            for kind in ("weights", "kv", "step", "grammars", "store", "connections"):
+                self.assertTrue(0 < kinds[kind] <= limits[kind], (kind, kinds, limits))
+
+    def test_little_memory_is_refused_work(self):
+        with Server("--memory.reserve_mb", 16777216) as server:
+            wait_until("it to be seen", lambda: server.metrics()["memory_low"] == 1)
+            for path, body in (("/v1/completions", {"prompt": "x", "max_tokens": 1}),
+                               ("/api/generate", {"model": "fake", "prompt": "x"}),
+                               ("/v1/embeddings", {"input": "x"})):
+                r = server.post(path, body)
+                self.assertEqual(r.status, 503, r.body)
+                self.assertIn("memory.reserve_mb", r.text)
+                self.assertEqual(r.headers["Retry-After"], "5")
+            self.assertEqual(server.get("/health").status, 200)  # a restart would not help

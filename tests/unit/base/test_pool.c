@@ -12,6 +12,7 @@
 #include "base/sys.h"
 
 #include "base/pool_impl.h"
+#include "cgroup.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -199,27 +200,16 @@ static void cpu_count_obeys_the_affinity_mask(void **state) {
     assert_int_equal(WEXITSTATUS(status), 1);
 }
 
-static void put(const char *dir, const char *sub, const char *text) {
-    char path[300];
-    snprintf(path, sizeof path, "%s%s", dir, sub);
-    mkdir(path, 0700);
-    snprintf(path, sizeof path, "%s%s/cpu.max", dir, sub);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
 static void cgroup_quota_is_the_tightest_of_the_path(void **state) {
     (void)state;
     char dir[] = "/tmp/gamasot-cgroup-XXXXXX";
     assert_non_null(mkdtemp(dir));
-    put(dir, "", "max 100000\n");
-    put(dir, "/a", "150000 100000\n");
-    put(dir, "/a/b", "400000 100000\n");
-    put(dir, "/c", "max 100000\n");
-    put(dir, "/d", "nonsense\n");
-    put(dir, "/e", "1000 100000\n");
+    put_file(dir, "", "cpu.max", "max 100000\n");
+    put_file(dir, "/a", "cpu.max", "150000 100000\n");
+    put_file(dir, "/a/b", "cpu.max", "400000 100000\n");
+    put_file(dir, "/c", "cpu.max", "max 100000\n");
+    put_file(dir, "/d", "cpu.max", "nonsense\n");
+    put_file(dir, "/e", "cpu.max", "1000 100000\n");
     assert_int_equal(gs_cgroup_cpus(dir, "/a/b"), 2); /* 1.5 of the parent, rounded up */
     assert_int_equal(gs_cgroup_cpus(dir, "/a"), 2);
     assert_int_equal(gs_cgroup_cpus(dir, "/a/b/missing"), 2);
