@@ -410,6 +410,26 @@ static void write_class(state_writer *s, gs_class c) {
     gs_jsonw_end_obj(w);
 }
 
+/* How prompts and streams share the cores, and why so. */
+static void write_mode(gs_jsonw *w, const gs_mode_view *m) {
+    gs_jsonw_key(w, "mode");
+    gs_jsonw_obj(w);
+    key_str(w, "set", gs_mode_name(m->set));
+    key_str(w, "now", gs_mode_name(m->now));
+    key_str(w, "why", gs_mode_why_name(m->why));
+    key_str(w, "sentence", gs_mode_why_sentence(m->why));
+    key_int(w, "changes", (int64_t)m->n_changes);
+    gs_jsonw_key(w, "rates");
+    gs_jsonw_obj(w);
+    for (int i = GS_MODE_MIXED; i < GS_MODE_COUNT; i++)
+        if (m->rate[i] > 0.0)
+            key_num(w, gs_mode_name((gs_mode)i), rounded(m->rate[i]));
+    gs_jsonw_end_obj(w);
+    key_int(w, "prompt_threads", m->prompt_threads);
+    key_int(w, "token_threads", m->token_threads);
+    gs_jsonw_end_obj(w);
+}
+
 static void write_totals(state_writer *s) {
     gs_jsonw *w = &s->w;
     const gs_engine_stats *now = s->stats, *then = &s->rates->stats[oldest(s->rates)];
@@ -422,6 +442,7 @@ static void write_totals(state_writer *s) {
         key_num(w, key, tokens_per_s(s->rates, -1, p));
     }
     gs_jsonw_end_obj(w);
+    write_mode(w, &now->mode);
     key_num(w, "fairness_jain", rounded(gs_metrics_jain(s->a->metrics, now)));
     gs_jsonw_key(w, "prediction");
     gs_jsonw_obj(w);

@@ -34,6 +34,7 @@ int gs_settings_read(const gs_config *c, gs_engine_settings *out, char *err, siz
     };
     gs_slo_config *slo = &out->slo;
     gs_slo_defaults(slo);
+    slo->mode = (gs_mode)c->sched_mode;
     slo->background_floor = c->sched_background_floor;
     slo->background_stretch = c->sched_background_stretch;
     slo->background_gap_ns = c->sched_background_gap_ms * GS_NS_PER_MS;

@@ -27,6 +27,7 @@ extern const gs_tunable gs_tunables[]; /* ends with a row without an option */
 typedef struct gs_tune_axis {
     const gs_tunable *tunable; /* NULL: the variant */
     char values[GS_TUNE_VALUES][24];
+    bool words; /* names, not numbers */
     int n, start;
 } gs_tune_axis;
 

@@ -24,6 +24,7 @@ const gs_tunable gs_tunables[] = {
     {"engine.prefill_chunk", "32,64,128,256,512", "how much of a prompt is read in one step"},
     {"engine.max_batch_tokens", "128,256,512,1024", "the largest step"},
     {"engine.max_seqs", "8,16,32,64", "how many answers are written at the same time"},
+    {"sched.mode", "auto,mixed,exclusive,split", "how prompts and streams share the cores"},
     {"sched.background_floor", "0.01,0.03,0.1,0.2", "what background work gets on a busy machine"},
     {"sched.background_stretch", "1.05,1.2,1.5,2", "how much longer background may make a step"},
     {"sched.background_gap_ms", "5,10,15,25,40", "how long a step with background may be in any case"},
@@ -66,13 +67,20 @@ static int text_of(const gs_config *c, const gs_config_option *o, char out[24]) 
     case GS_CONFIG_SIZE_MB:
         snprintf(out, 24, "%lld", (long long)*(const int64_t *)(const void *)at);
         return 0;
+    case GS_CONFIG_ENUM: {
+        const char *p = o->choices;
+        for (int i = *(const int *)(const void *)at; i > 0; i--)
+            p += strcspn(p, "|") + 1;
+        snprintf(out, 24, "%.*s", (int)strcspn(p, "|"), p);
+        return 0;
+    }
     default:
         return GS_ERR_UNSUPPORTED;
     }
 }
 
-static bool same_number(const char *a, const char *b) {
-    return strtod(a, NULL) == strtod(b, NULL);
+static bool same_value(const gs_tune_axis *x, const char *a, const char *b) {
+    return x->words ? strcmp(a, b) == 0 : strtod(a, NULL) == strtod(b, NULL);
 }
 
 static int add_axis(gs_tuner *t, const gs_tunable *u, char *err, size_t errlen) {
@@ -81,11 +89,11 @@ static int add_axis(gs_tuner *t, const gs_tunable *u, char *err, size_t errlen) 
     char now[24];
     if (!o || text_of(t->base, o, now) != 0)
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "%s is no option to search", u->option);
-    *x = (gs_tune_axis){.tunable = u, .start = -1};
+    *x = (gs_tune_axis){.tunable = u, .words = o->kind == GS_CONFIG_ENUM, .start = -1};
     for (const char *s = u->values; *s && x->n < GS_TUNE_VALUES - 1;) {
         const size_t n = strcspn(s, ",");
         snprintf(x->values[x->n], sizeof x->values[0], "%.*s", (int)n, s);
-        if (same_number(x->values[x->n], now))
+        if (same_value(x, x->values[x->n], now))
             x->start = x->n;
         x->n++;
         s += n + (s[n] == ',');

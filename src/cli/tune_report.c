@@ -199,7 +199,8 @@ void gs_tune_write_config(const gs_tune_findings *f, gs_buf *out) {
         if (k && k->worst < 0.995)
             gs_buf_printf(out, "; %s would carry %.0f %% less", x->values[k->worst_choice],
                           100 * (1 - k->worst));
-        gs_buf_printf(out, "\n%s = %s\n", dot + 1, x->values[choice]);
+        const char *quote = x->words ? "\"" : "";
+        gs_buf_printf(out, "\n%s = %s%s%s\n", dot + 1, quote, x->values[choice], quote);
     }
 }
 
@@ -398,8 +399,11 @@ void gs_tune_write_json(const gs_tune_findings *f, gs_buf *out) {
         if (!x->tunable)
             continue;
         gs_jsonw_key(&w, x->tunable->option);
-        gs_jsonw_raw(&w, x->values[best_of(f)->point.choice[i]],
-                     strlen(x->values[best_of(f)->point.choice[i]]));
+        const char *value = x->values[best_of(f)->point.choice[i]];
+        if (x->words)
+            gs_jsonw_str(&w, value);
+        else
+            gs_jsonw_raw(&w, value, strlen(value));
     }
     gs_jsonw_end_obj(&w);
     gs_jsonw_key(&w, "unattainable");

@@ -174,6 +174,10 @@
     "Pages of the database that are kept in memory.")                                              \
   X(sched, policy, ENUM, NULL, "slo", 0, 0, "slo|fcfs", GS_CONFIG_STARTUP,                         \
     "slo: classes, targets and fairness. fcfs: first come, first served.")                         \
+  X(sched, mode, ENUM, NULL, "auto", 0, 0, "auto|mixed|exclusive|split", GS_CONFIG_LIVE,           \
+    "How prompts and streams share the cores. mixed: in one step. exclusive: in steps of their "   \
+    "own, in turn. split: at the same time, each on a part of the cores. auto: whichever does "    \
+    "most by the measured step times.")                                                            \
   X(sched, background_floor, FLOAT, NULL, "0.03", 0, 1, NULL, GS_CONFIG_LIVE,                      \
     "Part of the device time, over 10 s, that background gets on a busy machine; at most 0.5.")    \
   X(sched, background_stretch, FLOAT, NULL, "1.2", 1, 100, NULL, GS_CONFIG_LIVE,                   \

@@ -28,7 +28,10 @@ static int run_probe(const probe_run *x, const gs_cost_probe *p, int64_t *elapse
                         .n_history = p->n_tokens,
                         .n_prompt = p->n_tokens,
                         .sample = p->sample ? &sample : NULL};
-    gs_batch batch = {.n_items = 1, .n_tokens = p->n_tokens, .items = &it};
+    gs_batch batch = {.n_items = 1,
+                      .n_tokens = p->n_tokens,
+                      .items = &it,
+                      .max_threads = p->half ? x->info.n_threads / 2 : 0};
     int64_t began_ns = gs_now_ns();
     int rc = x->b->ops->forward(x->b, &batch);
     *elapsed_ns = gs_now_ns() - began_ns;
@@ -52,7 +55,8 @@ int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs, bool 
     gs_cost_calibration k;
     gs_cost_probe probe;
     /* An encoder begins each prompt at its first token: no step is timed at a depth. */
-    gs_cost_calibrate_begin(&k, cost, most, x.info.whole_prompts ? 0 : context, verify);
+    gs_cost_calibrate_begin(&k, cost, most, x.info.whole_prompts ? 0 : context, x.info.n_threads,
+                            verify);
     while (rc == 0 && gs_cost_calibrate_next(&k, cost, &probe)) {
         int64_t elapsed_ns = 0;
         if (busy && busy(busy_arg)) {

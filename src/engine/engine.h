@@ -257,6 +257,7 @@ typedef struct gs_engine_stats {
      * and of the newest ones the error (gs_cost_get_error, looked at now and then). */
     uint64_t ratio_count[GS_RATIO_N];
     double ratio_sum, cost_median_ratio, cost_median_error, cost_p95_error;
+    gs_mode_view mode;               /* as of gs_sched_get_mode */
     uint64_t n_held[GS_CLASS_COUNT]; /* as in gs_sched_stats */
     int64_t held_ns[GS_CLASS_COUNT], saved_ns;
     /* What steps were made of; the times sum to busy_ns. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/sys.h"
 
 /* Steps between two looks at the step-time model's error, which sorts some hundred numbers. */
@@ -221,12 +222,23 @@ void gs_engine_stats_add(gs_engine_stats *sum, const gs_engine_stats *s) {
             sum->person_ns[i] = s->person_ns[i];
 }
 
+static void note_mode(gs_lane *l) {
+    const gs_mode before = l->stats.mode.now;
+    gs_mode_view *m = &l->stats.mode;
+    gs_sched_get_mode(l->sched, m);
+    if (m->now != before && before != GS_MODE_AUTO) /* AUTO: nothing was counted yet */
+        gs_info("engine", "mode=%s why=%s mixed=%.2f exclusive=%.2f split=%.2f",
+                gs_mode_name(m->now), gs_mode_why_name(m->why), m->rate[GS_MODE_MIXED],
+                m->rate[GS_MODE_EXCLUSIVE], m->rate[GS_MODE_SPLIT]);
+}
+
 void gs_lane_count(gs_lane *l) {
     gs_engine_stats *out = &l->stats;
     gs_sched_stats s;
     gs_kv_stats k;
     gs_sched_get_stats(l->sched, &s);
     gs_kv_get_stats(l->kv, &k);
+    note_mode(l);
     out->n_running = s.n_running;
     out->n_waiting = s.n_waiting;
     for (int c = 0; c < GS_CLASS_COUNT; c++) {

@@ -93,6 +93,10 @@
     "Engine iterations.")                                                                          \
   X(suspended_steps, COUNTER, MODEL, ENGINE(suspensions, U64),                                     \
     "Background steps that gave way between two layers.")                                          \
+  X(mode, GAUGE, MODEL, ENGINE(mode.now, I32),                                                     \
+    "How prompts and streams share the cores: 1 mixed, 2 exclusive, 3 split.")                     \
+  X(mode_changes, COUNTER, MODEL, ENGINE(mode.n_changes, U64),                                     \
+    "How often that has changed.")                                                                 \
   X(busy_seconds, COUNTER, MODEL, ENGINE(busy_ns, NS),                                             \
     "Time spent computing.")                                                                       \
   X(background_seconds, COUNTER, MODEL, ENGINE(busy_background_ns, NS),                            \

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "sched/explain.h"
+#include "sched/mode.h"
 #include "sched/step.h"
 
 static const char *const class_names[GS_CLASS_COUNT] = {
@@ -17,11 +18,15 @@ const char *gs_class_name(gs_class c) {
     return (int)c >= 0 && c < GS_CLASS_COUNT ? class_names[c] : "?";
 }
 
-int gs_class_parse(const char *s) {
-    for (int i = 0; s && i < GS_CLASS_COUNT; i++)
-        if (strcmp(s, class_names[i]) == 0)
+static int index_of(const char *const *names, int n, const char *s) {
+    for (int i = 0; s && i < n; i++)
+        if (strcmp(s, names[i]) == 0)
             return i;
     return -1;
+}
+
+int gs_class_parse(const char *s) {
+    return index_of(class_names, GS_CLASS_COUNT, s);
 }
 
 const char *gs_phase_name(gs_phase p) {
@@ -31,6 +36,34 @@ const char *gs_phase_name(gs_phase p) {
 #undef X
     };
     return (int)p >= 0 && p < GS_PHASE_COUNT ? names[p] : "?";
+}
+
+static const char *const mode_names[GS_MODE_COUNT] = {
+#define X(name, text) text,
+    GS_MODE_MAP(X)
+#undef X
+};
+
+const char *gs_mode_name(gs_mode m) {
+    return (int)m >= 0 && m < GS_MODE_COUNT ? mode_names[m] : "?";
+}
+
+int gs_mode_parse(const char *s) {
+    return index_of(mode_names, GS_MODE_COUNT, s);
+}
+
+static const char *const why_texts[GS_MODE_WHY_COUNT][2] = {
+#define X(name, text, sentence) {text, sentence},
+    GS_MODE_WHY_MAP(X)
+#undef X
+};
+
+const char *gs_mode_why_name(gs_mode_why w) {
+    return (int)w >= 0 && w < GS_MODE_WHY_COUNT ? why_texts[w][0] : "?";
+}
+
+const char *gs_mode_why_sentence(gs_mode_why w) {
+    return (int)w >= 0 && w < GS_MODE_WHY_COUNT ? why_texts[w][1] : "?";
 }
 
 static const char *const wait_texts[GS_WAIT_COUNT][2] = {

@@ -8,6 +8,8 @@
 
 /* Coefficients: the knots, then a, b, c, d, e. */
 enum { A = GS_COST_KNOTS, B, C, D, E, N_TERMS };
+/* And what the text has beside them: the terms of a part of the device. */
+enum { FEW_ROW = N_TERMS, FEW_CHUNK, BESIDE_ROW, BESIDE_CHUNK, N_TEXT };
 
 #define GAIN        0.10 /* of the newest step, once the scale is known */
 #define GAIN_SHIFT  0.30 /* while the machine has plainly changed */
@@ -17,11 +19,22 @@ enum { A = GS_COST_KNOTS, B, C, D, E, N_TERMS };
 #define FAR_OFF     0.20
 #define WARM_STEPS  8 /* of an uncalibrated model: only its scale is learned */
 #define COEF_MAX_NS 1e12
+#define FEW_MAX     2.0 /* threads that are in each other's way */
+#define BESIDE_MAX  4.0
+
+/* One row mostly waits for memory, which half of the threads load nearly as well. */
+static void default_part(gs_cost *c) {
+    c->few[0] = 0.6;
+    c->few[1] = 1.0;
+    c->beside[0] = 0.3;
+    c->beside[1] = 0.1;
+}
 
 void gs_cost_prior(gs_cost *c) {
     static const double shape[GS_COST_KNOTS] = {1, 1.05, 1.15, 1.4, 2.2, 4, 8, 16, 32, 64};
     *c = (gs_cost){
         .decode_ctx_ns = 500, .prefill_ns = 50, .logit_ns = 1e6, .sample_ns = 5e4, .fixed_ns = 2e5};
+    default_part(c);
     for (int i = 0; i < GS_COST_KNOTS; i++)
         c->knot_ns[i] = 20e6 * shape[i];
 }
@@ -29,11 +42,13 @@ void gs_cost_prior(gs_cost *c) {
 static double *coef(gs_cost *c, int i) {
     if (i < GS_COST_KNOTS)
         return &c->knot_ns[i];
-    return i == A   ? &c->decode_ctx_ns
-           : i == B ? &c->prefill_ns
-           : i == C ? &c->logit_ns
-           : i == D ? &c->sample_ns
-                    : &c->fixed_ns;
+    return i == A           ? &c->decode_ctx_ns
+           : i == B         ? &c->prefill_ns
+           : i == C         ? &c->logit_ns
+           : i == D         ? &c->sample_ns
+           : i == E         ? &c->fixed_ns
+           : i < BESIDE_ROW ? &c->few[i - FEW_ROW]
+                            : &c->beside[i - BESIDE_ROW];
 }
 
 /* ---- prediction -------------------------------------------------------------------------------*/
@@ -86,6 +101,25 @@ double gs_cost_predict(const gs_cost *c, const gs_cost_step *x) {
     return batch_ns(c, x->n_tokens) + c->decode_ctx_ns * x->decode_ctx +
            c->prefill_ns * x->prefill_area + logits_ns(c, x->n_logits) +
            c->sample_ns * x->n_sampled + c->fixed_ns;
+}
+
+/* How far n rows are from one row to a large chunk. */
+static double chunkiness(int32_t n) {
+    const double at = log2((double)n) / log2(GS_COST_CHUNK);
+    return at < 1.0 ? at : 1.0;
+}
+
+static double between(const double at[2], double w) {
+    return at[0] + w * (at[1] - at[0]);
+}
+
+double gs_cost_predict_on(const gs_cost *c, const gs_cost_step *x, gs_cost_part p) {
+    const double alone = gs_cost_predict(c, x);
+    if (p.share >= 1.0 || x->n_tokens < 1)
+        return alone;
+    const double w = chunkiness(x->n_tokens);
+    return alone * (1.0 + between(c->few, w) * (1.0 / p.share - 1.0)) *
+           (1.0 + (p.beside ? between(c->beside, w) : 0.0));
 }
 
 /* Streaming the weights once costs the same for one row as for a few: f(1) minus what a further
@@ -191,6 +225,32 @@ void gs_cost_observe(gs_cost *c, const gs_cost_step *x, int64_t elapsed_ns) {
             shift ? GAIN_SHIFT * clip(error, CLIP_SHIFT) : GAIN * clip(error, CLIP));
 }
 
+/* Each end of a term follows by its part in what was seen. */
+static void follow(double at[2], double w, double seen, double most) {
+    const double error = clip(fmin(fmax(seen, 0.0), most) - between(at, w), 0.5);
+    at[0] += GAIN * (1.0 - w) * error;
+    at[1] += GAIN * w * error;
+    for (int i = 0; i < 2; i++)
+        at[i] = fmin(fmax(at[i], 0.0), most);
+}
+
+void gs_cost_observe_on(gs_cost *c, const gs_cost_step *x, gs_cost_part p, int64_t elapsed_ns) {
+    if (p.share >= 1.0) {
+        gs_cost_observe(c, x, elapsed_ns);
+        return;
+    }
+    const double w = x->n_tokens > 0 ? chunkiness(x->n_tokens) : 0.0;
+    const double base = p.beside ? gs_cost_predict_on(c, x, (gs_cost_part){.share = p.share})
+                                 : gs_cost_predict(c, x);
+    if (elapsed_ns <= 0 || !(base > 0.0))
+        return;
+    const double more = (double)elapsed_ns / base - 1.0;
+    if (p.beside)
+        follow(c->beside, w, more, BESIDE_MAX);
+    else
+        follow(c->few, w, more / (1.0 / p.share - 1.0), FEW_MAX);
+}
+
 /* Shell sort: qsort may allocate. */
 static void sort_floats(float *v, uint32_t n) {
     for (uint32_t gap = n / 2; gap > 0; gap /= 2)
@@ -221,12 +281,14 @@ void gs_cost_get_error(const gs_cost *c, gs_cost_error *out) {
 
 /* ---- text -------------------------------------------------------------------------------------*/
 
-static const char *const term_names[] = {"decode_context", "prefill", "logit", "sample", "fixed"};
+static const char *const term_names[] = {"decode_context", "prefill",    "logit",
+                                         "sample",         "fixed",      "few_row",
+                                         "few_chunk",      "beside_row", "beside_chunk"};
 
 int gs_cost_write(const gs_cost *c, const char *id, gs_buf *out) {
     gs_cost copy = *c;
-    gs_buf_printf(out, "gamasot cost 1\nid %s\n", id);
-    for (int i = 0; i < N_TERMS; i++) {
+    gs_buf_printf(out, "gamasot cost 2\nid %s\n", id);
+    for (int i = 0; i < N_TEXT; i++) {
         if (i < GS_COST_KNOTS)
             gs_buf_printf(out, "knot_%d %.6g\n", 1 << i, *coef(&copy, i));
         else
@@ -255,7 +317,7 @@ static int term_of(const char *name) {
                 return i;
         return -1;
     }
-    for (int i = A; i < N_TERMS; i++)
+    for (int i = A; i < N_TEXT; i++)
         if (strcmp(name, term_names[i - A]) == 0)
             return i;
     return -1;
@@ -276,7 +338,9 @@ static int read_term(const char *line, size_t len, gs_cost *out, uint32_t *have,
     const int term = term_of(buf);
     const double value = strtod(space + 1, &rest);
     if (term < 0 || (*have >> term & 1) || rest == space + 1 || *rest || !(value >= 0.0) ||
-        value > COEF_MAX_NS)
+        value > (term < FEW_ROW      ? COEF_MAX_NS
+                 : term < BESIDE_ROW ? FEW_MAX
+                                     : BESIDE_MAX))
         return gs_fail(err, errlen, GS_ERR_FORMAT, "calibration: %s is wrong", buf);
     *coef(out, term) = value;
     *have |= 1u << term;
@@ -288,7 +352,7 @@ int gs_cost_read(const char *text, size_t n, const char *id, gs_cost *c, char *e
     size_t len;
     gs_cost out = {.calibrated = true};
     line = next_line(&at, end, &len);
-    if (!line || len != 14 || memcmp(line, "gamasot cost 1", 14) != 0)
+    if (!line || len != 14 || memcmp(line, "gamasot cost 2", 14) != 0)
         return gs_fail(err, errlen, GS_ERR_FORMAT, "not a calibration of this version");
     line = next_line(&at, end, &len);
     if (!line || len < 3 || memcmp(line, "id ", 3) != 0)
@@ -303,7 +367,7 @@ int gs_cost_read(const char *text, size_t n, const char *id, gs_cost *c, char *e
         if (rc != GS_OK)
             return rc;
     }
-    if (have != (1u << N_TERMS) - 1)
+    if (have != (1u << N_TEXT) - 1)
         return gs_fail(err, errlen, GS_ERR_FORMAT, "the calibration lacks a coefficient");
     for (int i = 0; i < GS_COST_KNOTS; i++)
         if (!(out.knot_ns[i] > 0.0) || (i > 0 && out.knot_ns[i] < out.knot_ns[i - 1]))
@@ -314,15 +378,23 @@ int gs_cost_read(const char *text, size_t n, const char *id, gs_cost *c, char *e
 
 /* ---- calibration ------------------------------------------------------------------------------*/
 
-enum { STAGE_DECODE_DEPTH = GS_COST_KNOTS, STAGE_PREFILL_DEPTH, STAGE_SAMPLE, STAGE_DONE };
+enum {
+    STAGE_DECODE_DEPTH = GS_COST_KNOTS,
+    STAGE_PREFILL_DEPTH,
+    STAGE_SAMPLE,
+    STAGE_HALF_ROW,
+    STAGE_HALF_CHUNK,
+    STAGE_DONE
+};
 
 #define DEPTH_CHUNK 32
 #define REPEATS     3
 
 void gs_cost_calibrate_begin(gs_cost_calibration *k, const gs_cost *c, int32_t max_tokens,
-                             int32_t max_context, bool verify) {
+                             int32_t max_context, int n_threads, bool verify) {
     (void)c;
     *k = (gs_cost_calibration){.max_tokens = max_tokens,
+                               .n_threads = n_threads,
                                .depth = max_context / 2 < 2048 ? max_context / 2 : 2048,
                                .budget_ns = 5000000000,
                                .step_limit_ns = 100000000,
@@ -346,6 +418,13 @@ static bool probe_of(const gs_cost_calibration *k, int stage, gs_cost_probe *p) 
     }
     if (k->verify)
         return false;
+    if (stage >= STAGE_HALF_ROW) {
+        *p = (gs_cost_probe){.n_tokens = stage == STAGE_HALF_ROW ? 1 : GS_COST_CHUNK, .half = true};
+        /* Twice the time at most, of a step that has been timed. */
+        const int knot = 31 - __builtin_clz((uint32_t)p->n_tokens);
+        return k->n_threads > 1 && p->n_tokens <= k->max_tokens && k->measured_ns[knot] > 0.0 &&
+               2.0 * k->measured_ns[knot] <= 2.0 * (double)k->step_limit_ns;
+    }
     if (stage == STAGE_DECODE_DEPTH)
         *p = (gs_cost_probe){.n_tokens = 1, .pos = k->depth - 1};
     else if (stage == STAGE_PREFILL_DEPTH)
@@ -370,6 +449,7 @@ static void finish_knots(const gs_cost_calibration *k, gs_cost *c) {
     /* The fixed part is inside the knots; what attention adds at depth is fitted next. */
     c->fixed_ns = 0.0;
     c->decode_ctx_ns = c->prefill_ns = c->logit_ns = c->sample_ns = 0.0;
+    default_part(c);
 }
 
 bool gs_cost_calibrate_next(gs_cost_calibration *k, const gs_cost *c, gs_cost_probe *out) {
@@ -411,6 +491,10 @@ void gs_cost_calibrate_add(gs_cost_calibration *k, gs_cost *c, int64_t elapsed_n
         c->decode_ctx_ns = fmax(0.0, ns - gs_cost_predict(c, &x)) / x.decode_ctx;
     } else if (stage == STAGE_PREFILL_DEPTH) {
         c->prefill_ns = fmax(0.0, ns - gs_cost_predict(c, &x)) / x.prefill_area;
+    } else if (k->probe.half) {
+        const double share = (double)(k->n_threads / 2) / k->n_threads;
+        const double few = (ns / gs_cost_predict(c, &x) - 1.0) / (1.0 / share - 1.0);
+        c->few[stage == STAGE_HALF_CHUNK] = fmin(fmax(few, 0.0), FEW_MAX);
     } else {
         const double extra = fmax(0.0, ns - gs_cost_predict(c, &x));
         c->logit_ns = 0.9 * extra; /* the projection to the vocabulary is nearly all of it */

@@ -6,6 +6,11 @@
  *             + b * sum over prefill chunks of (query tokens * context tokens)
  *             + c * positions that need logits + d * sequences sampled + e
  *
+ * On a part of the threads, or beside another step, it takes longer: T times (1 + few * (all
+ * threads / its threads - 1)) times (1 + beside). Reading the weights for one row needs fewer
+ * threads than computing a large chunk, so few and beside are each known at 1 row and from
+ * GS_COST_CHUNK rows on, and in between by the logarithm.
+ *
  * The same terms as the fitted models of DistServe (OSDI'24) and HyGen (NeurIPS'25), with the
  * linear batch term replaced by measured knots: on a CPU the first rows of a batch are nearly
  * free and the later ones are not, and that bend is what scheduling lives on.
@@ -24,6 +29,7 @@
 #include "base/buf.h"
 
 #define GS_COST_KNOTS  10  /* 1, 2, 4, ... 512 batch tokens */
+#define GS_COST_CHUNK  64  /* rows of a large chunk */
 #define GS_COST_RATIOS 512 /* newest predictions that the error statistics look at */
 
 /* What a step holds, as far as its time depends on it. Add items, or take them away again. */
@@ -42,6 +48,7 @@ typedef struct gs_cost {
     double logit_ns;               /* c */
     double sample_ns;              /* d */
     double fixed_ns;               /* e */
+    double few[2], beside[2];      /* at 1 row and at GS_COST_CHUNK; see above */
     bool calibrated;               /* measured on this machine; else a guess that learns fast */
     /* The backend takes all positions with logits through the output matrix together: their price
      * grows as f does, c * f(positions) / f(1). Not part of the text. */
@@ -67,6 +74,16 @@ void gs_cost_prior(gs_cost *c);
 void gs_cost_step_add(gs_cost_step *x, int32_t n, int32_t pos, bool decode, bool sample);
 void gs_cost_step_sub(gs_cost_step *x, int32_t n, int32_t pos, bool decode, bool sample);
 double gs_cost_predict(const gs_cost *c, const gs_cost_step *x); /* ns; 0 without tokens */
+/* What a step has of the device. */
+typedef struct gs_cost_part {
+    double share; /* of the threads, (0, 1] */
+    bool beside;  /* another step runs on the others */
+} gs_cost_part;
+#define GS_COST_ALL                                                                                \
+    (gs_cost_part) {                                                                               \
+        .share = 1.0                                                                               \
+    }
+double gs_cost_predict_on(const gs_cost *c, const gs_cost_step *x, gs_cost_part p);
 /* The part of every step that no sequence causes alone. */
 double gs_cost_fixed(const gs_cost *c);
 /* Computing positions [pos, pos + n) in chunks of chunk tokens with nobody beside. */
@@ -77,6 +94,8 @@ int32_t gs_cost_knee(const gs_cost *c, int32_t max);
 /* Learns from a measured step. Robust: one outlier moves little, a lasting change is followed
  * within some twenty steps; knots stay monotone. */
 void gs_cost_observe(gs_cost *c, const gs_cost_step *x, int64_t elapsed_ns);
+/* The same of a step on a part of the device: few, or with another one beside it beside. */
+void gs_cost_observe_on(gs_cost *c, const gs_cost_step *x, gs_cost_part p, int64_t elapsed_ns);
 /* Sorts a copy of the newest ratios: not for every step. */
 void gs_cost_get_error(const gs_cost *c, gs_cost_error *out);
 
@@ -94,6 +113,7 @@ typedef struct gs_cost_probe {
     int32_t n_tokens;
     int32_t pos;
     bool sample;
+    bool half; /* on half of the threads */
 } gs_cost_probe;
 
 typedef struct gs_cost_calibration {
@@ -101,8 +121,9 @@ typedef struct gs_cost_calibration {
     int64_t budget_ns, spent_ns; /* of probe time */
     int64_t step_limit_ns;       /* steps predicted to take longer are not timed */
     int32_t stage, repeat;
-    bool verify;  /* only looks whether the model still fits */
-    bool differs; /* after verify: calibrate anew */
+    int n_threads; /* with several, half of them are timed too */
+    bool verify;   /* only looks whether the model still fits */
+    bool differs;  /* after verify: calibrate anew */
     double sample_ns[3];
     double measured_ns[GS_COST_KNOTS];
     gs_cost_probe probe;
@@ -111,7 +132,7 @@ typedef struct gs_cost_calibration {
 /* max_tokens of one step; max_context bounds the depth that is timed. verify: checks two knots
  * of c and leaves c alone. */
 void gs_cost_calibrate_begin(gs_cost_calibration *k, const gs_cost *c, int32_t max_tokens,
-                             int32_t max_context, bool verify);
+                             int32_t max_context, int n_threads, bool verify);
 /* The next probe to time; false: done. */
 bool gs_cost_calibrate_next(gs_cost_calibration *k, const gs_cost *c, gs_cost_probe *out);
 void gs_cost_calibrate_add(gs_cost_calibration *k, gs_cost *c, int64_t elapsed_ns);

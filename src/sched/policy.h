@@ -23,6 +23,7 @@ struct gs_policy_ops {
     void (*plan)(gs_sched *s, int64_t now_ns);
 
     /* ---- optional: NULL means the default in brackets ---- */
+    bool modes; /* plan looks at gs_sched.work and keeps gs_sched.mode [mixed alone] */
     /* Fills a need that is zero but for the points in time, which are never. [all that is there
      * counts as prompts] */
     void (*need)(gs_sched *s, int64_t now_ns, gs_sched_need *out);

@@ -45,13 +45,9 @@ static void slo_init(gs_sched *s) {
         p->classes[c].window_ns = (s->classes[c].window_min_ns + s->classes[c].window_max_ns) / 2;
 }
 
-/* The part of a stream's slack that a step is planned to fill: predictions are off by 10 to 30 %,
- * and the token still has to leave the house. */
-#define HORIZON_PART 0.70
-
-#define SLICE_PART   12  /* a layer takes at most this part of a slice */
-#define LOOK_AHEAD   64  /* texts of a person that are sorted by length */
-#define LOOK_CAP_NS  1e9 /* after which nobody is passed any more for his length */
+#define SLICE_PART  12  /* a layer takes at most this part of a slice */
+#define LOOK_AHEAD  64  /* texts of a person that are sorted by length */
+#define LOOK_CAP_NS 1e9 /* after which nobody is passed any more for his length */
 
 /* ---- 1 to 3: streams, targets, horizon --------------------------------------------------------*/
 
@@ -64,11 +60,16 @@ static bool is_heavy(const slo_step *t, const gs_sched_seq *q) {
     return u->n_wanted > t->allowed && u->counter_ns + GRACE_NS > t->light_counter_ns;
 }
 
-static int64_t tpot_of(const slo_step *t, gs_class c) {
+int64_t slo_tpot(const slo_step *t, gs_class c) {
     const double round = t->streams_ns + (double)t->s->outside.streams_ns;
     const double least = t->s->slo.tpot_stretch * round;
     const int64_t target = t->s->classes[c].tpot_ns;
     return (double)target > least ? target : (int64_t)least;
+}
+
+double slo_reach(const slo_step *t, gs_class c, int64_t slack_ns) {
+    const bool attainable = slo_tpot(t, c) == t->s->classes[c].tpot_ns; /* else it is stretched */
+    return (attainable ? SLO_HORIZON_PART : 1.0) * (double)slack_ns;
 }
 
 /* When its next token is due. Who listens or reads from a full buffer can do without for longer
@@ -76,7 +77,7 @@ static int64_t tpot_of(const slo_step *t, gs_class c) {
  */
 static int64_t next_due(const slo_step *t, const gs_sched_seq *q, bool *ahead) {
     /* Beside somebody with few requests, a person with many has half the pace. */
-    const int64_t tpot_ns = tpot_of(t, q->d.cls) * (is_heavy(t, q) ? 2 : 1);
+    const int64_t tpot_ns = slo_tpot(t, q->d.cls) * (is_heavy(t, q) ? 2 : 1);
     const int64_t due_ns = q->last_token_ns + tpot_ns;
     const int64_t consume_ns = t->s->classes[q->d.cls].consume_ns;
     *ahead = false;
@@ -113,7 +114,7 @@ static void find_heavy(slo_step *t) {
     for (const gs_sched_seq *q = t->s->running.head; q; q = q->next)
         if (is_stream(t->s, q) && !is_heavy(t, q))
             gs_cost_step_add(&light, 1, q->n_computed, true, true);
-    t->light_ns = gs_cost_predict(&t->s->cost, &light);
+    t->light_ns = gs_sched_predict(t->s, &light);
 }
 
 /* One pass over who is there: streams, persons, and whether anybody waits for a first token. */
@@ -139,10 +140,10 @@ static void look(slo_step *t) {
             slo_person_of(s, q)->n_wanted++;
         }
     find_heavy(t);
-    t->streams_ns = gs_cost_predict(&s->cost, streams);
+    t->streams_ns = gs_sched_predict(s, streams);
     t->token_ns = gs_cost_prefill(&s->cost, 0, PACE_CHUNK, PACE_CHUNK) / PACE_CHUNK;
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
-        s->stats.effective_tpot_ns[c] = tpot_of(t, (gs_class)c);
+        s->stats.effective_tpot_ns[c] = slo_tpot(t, (gs_class)c);
         s->stats.window_ns[c] = t->p->classes[c].window_ns;
     }
 }
@@ -156,7 +157,7 @@ static bool is_spare(const slo_step *t, const gs_sched_seq *q, bool ahead, bool 
         return heavy;
     gs_cost_step x = t->x;
     gs_cost_step_add(&x, 1, q->n_computed, true, true);
-    return gs_cost_predict(&t->s->cost, &x) > HEAVY_PART * t->n_active * t->light_ns;
+    return gs_sched_predict(t->s, &x) > HEAVY_PART * t->n_active * t->light_ns;
 }
 
 static void plan_rows(slo_step *t, bool heavy) {
@@ -166,15 +167,23 @@ static void plan_rows(slo_step *t, bool heavy) {
         if (is_stream(s, q) && q->item < 0 && is_heavy(t, q) == heavy) {
             bool ahead;
             const double slack = (double)(next_due(t, q, &ahead) - t->now_ns);
-            const bool attainable =
-                tpot_of(t, q->d.cls) == s->classes[q->d.cls].tpot_ns; /* else it is stretched */
-            t->horizon_ns = slo_min(t->horizon_ns, attainable ? HORIZON_PART * slack : slack);
+            t->horizon_ns = slo_min(t->horizon_ns, slo_reach(t, q->d.cls, (int64_t)slack));
             if (gs_sched_core_budget(s) > 0 &&
                 (slack < 1.2 * t->streams_ns || !is_spare(t, q, ahead, heavy)))
                 slo_extend(t, q, 1);
         }
         next = q->next;
     }
+}
+
+double slo_room_ns(const slo_step *t) {
+    double room = INFINITY;
+    for (const gs_sched_seq *q = t->s->running.head; q; q = q->next) {
+        bool ahead;
+        if (is_stream(t->s, q))
+            room = slo_min(room, slo_reach(t, q->d.cls, next_due(t, q, &ahead) - t->now_ns));
+    }
+    return room - t->streams_ns;
 }
 
 /* The streams' tokens, and the horizon that the next ones set. */
@@ -187,9 +196,9 @@ static void plan_streams(slo_step *t) {
     gs_cost_step_add(&floor, s->slo.tile_tokens, 0, false, true);
     if (s->outside.due_ns != GS_NEVER_NS)
         t->horizon_ns =
-            slo_min(t->horizon_ns, HORIZON_PART * (double)(s->outside.due_ns - t->now_ns));
+            slo_min(t->horizon_ns, SLO_HORIZON_PART * (double)(s->outside.due_ns - t->now_ns));
     if (slo_rule(s, GS_RULE_HORIZON))
-        t->horizon_ns = slo_max(t->horizon_ns, gs_cost_predict(&s->cost, &floor));
+        t->horizon_ns = slo_max(t->horizon_ns, gs_sched_predict(s, &floor));
     else
         t->horizon_ns = INFINITY;
 }
@@ -327,7 +336,7 @@ static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, 
     if (n_all < 1)
         return 0;
     gs_cost_step_add(&x, n_all, pos, false, samples && n_all == left);
-    if (gs_cost_predict(&s->cost, &x) <= bound_ns)
+    if (gs_sched_predict(s, &x) <= bound_ns)
         return n_all;
     if (s->cfg.whole_prompts)
         return 0;
@@ -336,7 +345,7 @@ static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, 
         const int32_t mid = low + (high - low + 1) / 2;
         x = t->x;
         gs_cost_step_add(&x, mid * tile, pos, false, false);
-        if (gs_cost_predict(&s->cost, &x) <= bound_ns)
+        if (gs_sched_predict(s, &x) <= bound_ns)
             low = mid;
         else
             high = mid - 1;
@@ -347,7 +356,7 @@ static int32_t fit(const slo_step *t, int32_t pos, int32_t left, int32_t n_max, 
          t->x.n_tokens + n < FINE_TILES * tile && n < end; n++) {
         x = t->x;
         gs_cost_step_add(&x, n + 1, pos, false, false);
-        if (gs_cost_predict(&s->cost, &x) > bound_ns)
+        if (gs_sched_predict(s, &x) > bound_ns)
             break;
     }
     return n;
@@ -425,7 +434,7 @@ static double bound_of(const slo_step *t, const class_need *need, int i, int n) 
         if (!t->streams)
             end = slo_min(end, slo_max(need[o].slack_ns, 0.25 * (double)k->quantum_ns));
     }
-    const double now = gs_cost_predict(&s->cost, &t->x);
+    const double now = gs_sched_predict(s, &t->x);
     const double keep = slo_max((1.0 - k->share) * slo_max(end - now, 0.0), least);
     return end - slo_min(others, keep);
 }
@@ -522,7 +531,7 @@ static void fill_rows(slo_step *t, double bound_ns, bool at_least_one) {
     while (gs_sched_core_budget(s) > 0 && (q = oldest_row(t))) {
         gs_cost_step x = t->x;
         gs_cost_step_add(&x, 1, q->n_computed, true, true);
-        if (gs_cost_predict(&s->cost, &x) > bound_ns && (s->plan.n_items > 0 || !at_least_one))
+        if (gs_sched_predict(s, &x) > bound_ns && (s->plan.n_items > 0 || !at_least_one))
             break;
         q->tried = s->last_plan;
         slo_extend(t, q, 1);
@@ -543,7 +552,7 @@ static void fill_prompts(slo_step *t, double bound_ns, bool at_least_a_tile) {
 static double efficient_ns(const gs_sched *s) {
     gs_cost_step x = {0};
     gs_cost_step_add(&x, gs_cost_knee(&s->cost, s->cfg.max_batch_tokens), 0, false, false);
-    return gs_cost_predict(&s->cost, &x);
+    return gs_sched_predict(s, &x);
 }
 
 /* A step of its own, at the efficient size: with safepoints it gives way anyway, without them no
@@ -551,7 +560,7 @@ static double efficient_ns(const gs_sched *s) {
 static double own_step_bound(const slo_step *t) {
     const gs_sched *s = t->s;
     double bound = (double)s->classes[GS_CLASS_BACKGROUND].quantum_ns;
-    if (s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS))
+    if (!s->plan.beside && s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS))
         bound = slo_max(bound, efficient_ns(s));
     return slo_min(bound, t->horizon_ns);
 }
@@ -567,10 +576,10 @@ static double room_outside(const slo_step *t) {
 static void plan_background_alone(slo_step *t) {
     gs_sched *s = t->s;
     const double room = room_outside(t);
-    if (s->parked.n_items > 0) {
+    if (gs_sched_suspended(s)) {
         gs_cost_step x;
         gs_sched_plan_cost(&s->parked, &x);
-        if (room >= gs_cost_predict(&s->cost, &x) / s->cfg.n_layers || t->owed_ns > 0)
+        if (room >= gs_sched_predict(s, &x) / s->cfg.n_layers || t->owed_ns > 0)
             gs_sched_core_resume(s);
         return;
     }
@@ -578,8 +587,10 @@ static void plan_background_alone(slo_step *t) {
     if (s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS))
         bound = slo_max(room, slo_min(efficient_ns(s), room * s->cfg.n_layers));
     t->limit_ns = slo_min(own_step_bound(t), bound);
-    fill_rows(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
-    fill_prompts(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
+    if (t->work != GS_WORK_PROMPTS)
+        fill_rows(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
+    if (t->work != GS_WORK_TOKENS)
+        fill_prompts(t, t->limit_ns, isinf(room) || t->owed_ns > 0);
 }
 
 /* ---- background between two tokens ------------------------------------------------------------*/
@@ -594,7 +605,7 @@ static void plan_background_alone(slo_step *t) {
 
 /* Riding: the step's end, when the streams alone take own_ns. */
 static double riding_bound(double own_ns, double grown_ns) {
-    return own_ns + HORIZON_PART * (grown_ns - own_ns);
+    return own_ns + SLO_HORIZON_PART * (grown_ns - own_ns);
 }
 
 /* A step that is cut into slices of room_ns. */
@@ -610,10 +621,12 @@ static double rate_of(const slo_step *t, const gs_cost_step *streams, double bou
     if (n < 1)
         return 0.0;
     gs_cost_step_add(&alone.x, n, 0, false, false);
-    return n / gs_cost_predict(&t->s->cost, &alone.x);
+    return n / gs_sched_predict(t->s, &alone.x);
 }
 
 static bool slices_pay(const slo_step *t, double grown_ns) {
+    if (t->s->mode.now == GS_MODE_EXCLUSIVE) /* nothing rides */
+        return true;
     const gs_cost_step none = {0};
     const double room = grown_ns - t->streams_ns;
     const double riding = rate_of(t, &t->streams_x, riding_bound(t->streams_ns, grown_ns));
@@ -641,7 +654,7 @@ static void plan_slice(slo_step *t) {
         s->cfg.n_layers < 2 || !s->slo.safepoints || !slo_rule(s, GS_RULE_SAFEPOINTS) ||
         !slo_rule(s, GS_RULE_CLASSES) || !slo_rule(s, GS_RULE_HORIZON))
         return;
-    const bool goes_on = s->parked.n_items > 0;
+    const bool goes_on = gs_sched_suspended(s);
     if (!goes_on && (!best_candidate(t, -1, true) || !slices_pay(t, grown)))
         return;
     t->sliced = true;
@@ -668,7 +681,7 @@ static void plan_background(slo_step *t) {
         plan_background_alone(t);
         return;
     }
-    const double own = gs_cost_predict(&s->cost, &t->x);
+    const double own = gs_sched_predict(s, &t->x);
     const double others = (double)s->outside.streams_ns;
     const double grown = slo_background_bound(s, own + others) - others;
     double bound = slo_min(t->horizon_ns, riding_bound(own, grown));
@@ -676,8 +689,9 @@ static void plan_background(slo_step *t) {
         bound = slo_max(bound, own + slo_min((double)t->owed_ns, (double)s->slo.background_gap_ns));
     if (!slo_rule(s, GS_RULE_HORIZON))
         bound = INFINITY;
-    fill_rows(t, bound, t->owed_ns > 0);
-    if (!t->sliced)
+    if (t->work != GS_WORK_PROMPTS)
+        fill_rows(t, bound, t->owed_ns > 0);
+    if (!t->sliced && t->work != GS_WORK_TOKENS)
         fill_prompts(t, bound, t->owed_ns > 0);
 }
 
@@ -704,24 +718,53 @@ static bool only_background(const gs_plan *p) {
     return p->n_items > 0;
 }
 
+/* Fills the step with what it may hold. Returns how many classes want prompt tokens. */
+static int fill_step(slo_step *t, class_need need[GS_CLASS_COUNT]) {
+    int n_need = 0;
+    if (t->work == GS_WORK_PROMPTS)
+        t->horizon_ns = t->streams ? t->room_ns : (double)INFINITY;
+    else
+        plan_streams(t);
+    if (t->work != GS_WORK_TOKENS)
+        n_need = plan_prompts(t, need);
+    plan_background(t);
+    return n_need;
+}
+
+/* Nothing was found for this turn in mode exclusive: it is the others'. */
+static gs_work other_turn(gs_work w) {
+    return w == GS_WORK_PROMPTS ? GS_WORK_TOKENS : GS_WORK_PROMPTS;
+}
+
 static void slo_build(slo_step *t) {
     gs_sched *s = t->s;
     class_need need[GS_CLASS_COUNT];
     int64_t wake_ns = GS_NEVER_NS;
     look(t);
     t->held = slo_windows(t, &wake_ns);
-    plan_slice(t);
+    t->work = slo_find_work(t);
+    if (t->work == GS_WORK_NONE)
+        return;
+    if (t->work == GS_WORK_ALL || s->mode.now == GS_MODE_EXCLUSIVE)
+        plan_slice(t);
     if (s->plan.n_items > 0) {
         s->plan.limit_ns = t->until_ns - t->now_ns;
         if (!s->plan.resume)
             give_reasons(t, NULL, 0);
         return;
     }
-    plan_streams(t);
-    const int n_need = plan_prompts(t, need);
-    plan_background(t);
+    int n_need = fill_step(t, need);
+    if (s->plan.n_items == 0 && t->work != GS_WORK_ALL && !s->beside && !s->plan.beside) {
+        t->work = other_turn(t->work);
+        n_need = fill_step(t, need);
+    }
     if (s->plan.resume)
         return;
+    if (s->plan.beside && s->plan.n_items == 0) { /* the step on the other threads goes on */
+        give_reasons(t, need, n_need);
+        s->plan.wake_ns = wake_ns;
+        return;
+    }
     const double limit = t->streams ? t->horizon_ns : t->limit_ns;
     if (limit > 0.0 && limit < 1e15)
         s->plan.limit_ns = (int64_t)limit;
@@ -733,7 +776,7 @@ static void slo_build(slo_step *t) {
         s->plan.wake_ns = rested_ns > t->now_ns && rested_ns < wake_ns ? rested_ns : wake_ns;
         return;
     }
-    if (s->parked.n_items > 0)
+    if (gs_sched_suspended(s))
         gs_sched_core_drop_parked(s);
     for (;;) {
         gs_policy_fcfs.plan(s, t->now_ns);
@@ -746,7 +789,7 @@ static void slo_build(slo_step *t) {
 }
 
 static bool is_aged(const gs_sched *s, int64_t now_ns) {
-    return s->parked.n_items > 0 && now_ns - s->suspended_ns >= s->slo.safepoint_max_age_ns;
+    return gs_sched_suspended(s) && now_ns - s->suspended_ns >= s->slo.safepoint_max_age_ns;
 }
 
 static slo_step step_at(gs_sched *s, int64_t now_ns) {
@@ -769,12 +812,14 @@ static void slo_plan(gs_sched *s, int64_t now_ns) {
     else
         slo_build(&t);
     /* A step that had to be gone on with, and what is owed, is not put aside again at once. */
-    s->plan.may_yield = s->slo.safepoints && slo_rule(s, GS_RULE_SAFEPOINTS) &&
+    s->plan.may_yield = s->slo.safepoints && !s->plan.beside && slo_rule(s, GS_RULE_SAFEPOINTS) &&
                         s->parked.n_items == 0 && !(aged && t.owed_ns > 0 && alone) &&
                         only_background(&s->plan);
     if (s->plan.may_yield)
         s->plan.yield_ns = t.until_ns;
     s->plan.max_threads = only_background(&s->plan) ? s->slo.background_threads : 0;
+    if (s->plan.n_items > 0)
+        slo_of(s)->prompts_last = s->plan.n_prefill_tokens > 0;
     if (s->plan.n_items > 0 && !s->plan.resume)
         slo_weigh_items(s);
 }
@@ -812,7 +857,7 @@ static void slo_need(gs_sched *s, int64_t now_ns, gs_sched_need *out) {
     out->streams = t.streams;
     out->streams_ns = (int64_t)t.streams_ns;
     gs_cost_step_add(&tile, s->slo.tile_tokens, 0, false, true);
-    out->least_ns = (int64_t)gs_cost_predict(&s->cost, &tile);
+    out->least_ns = (int64_t)gs_sched_predict(s, &tile);
 }
 
 /* A voice or chat that came since the step began: one that was there before had its chance. Or the
@@ -867,6 +912,7 @@ static void slo_on_end(gs_sched *s, const gs_sched_seq *q) {
 
 const gs_policy_ops gs_policy_slo = {.name = "slo",
                                      .plan = slo_plan,
+                                     .modes = true,
                                      .need = slo_need,
                                      .state_bytes = slo_state_bytes,
                                      .init = slo_init,

@@ -36,6 +36,8 @@ int gs_slo_check(const gs_slo_config *c, const char **field) {
         bad = "background_gap";
     else if (!(c->background_share >= 0.001 && c->background_share <= 1.0))
         bad = "background_share";
+    else if ((int)c->mode < 0 || c->mode >= GS_MODE_COUNT)
+        bad = "mode";
     else if (c->background_threads < 0)
         bad = "background_threads";
     else if (c->safepoint_max_age_ns < 0)
@@ -124,6 +126,9 @@ int gs_sched_create(const gs_sched_config *cfg, gs_kv *kv, gs_sched **out) {
     s->n_blocks = kv_cfg.n_blocks;
     s->step_ns = -1.0;
     s->outside = GS_SCHED_ALONE;
+    s->part = GS_COST_ALL;
+    s->mode = (gs_mode_view){.now = GS_MODE_MIXED};
+    s->no_split = GS_MODE_WHY_DEVICE;
     s->cfg.n_layers = cfg->n_layers > 1 ? cfg->n_layers : 1;
     if (alloc_state(s) != GS_OK) {
         gs_sched_free(s);
@@ -305,7 +310,7 @@ int gs_sched_cancel(gs_sched *s, gs_seq_id id, int64_t now_ns) {
     int32_t n_left = 0;
     for (int32_t i = 0; i < s->parked.n_items; i++)
         n_left += !s->parked_planned[i]->cancelled;
-    if (!s->in_flight && s->parked.n_items > 0 && n_left == 0)
+    if (!s->in_flight && gs_sched_suspended(s) && n_left == 0)
         gs_sched_core_drop_parked(s);
     return GS_OK;
 }
@@ -362,16 +367,18 @@ static void settle_waits(gs_sched *s) {
     for (gs_sched_seq *q = s->running.head; q; q = q->next)
         if (q->item >= 0)
             q->x.wait_now = GS_WAIT_NONE;
-        else if (q->x.wait_now == GS_WAIT_NONE)
+        else if (q->x.wait_now == GS_WAIT_NONE && !(q->parked && s->beside))
             q->x.wait_now = q->parked ? GS_WAIT_CLASS : gs_sched_full_step(s, q);
     for (gs_sched_seq *q = s->waiting.head; q; q = q->next)
         if (q->x.wait_now == GS_WAIT_STEP || q->x.wait_now == GS_WAIT_NONE)
             q->x.wait_now = room ? lacks : gs_sched_full_step(s, q);
 }
 
-void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
+static void begin_plan(gs_sched *s, int64_t now_ns, gs_work work) {
     GS_ASSERT(!s->in_flight);
     s->now_ns = now_ns;
+    s->work = work;
+    s->part = GS_COST_ALL;
     account_waits(&s->running, now_ns);
     account_waits(&s->waiting, now_ns);
     gs_plan *p = &s->plan;
@@ -383,35 +390,87 @@ void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
                    .yield_ns = GS_NEVER_NS,
                    .step = s->stats.steps + 1};
     s->last_plan++;
+}
+
+/* What both kinds of steps have once the policy has filled them. */
+static void begin_step(gs_sched *s, int64_t now_ns) {
+    gs_plan *p = &s->plan;
+    s->in_flight = true;
+    s->plan_ns = now_ns;
+    s->stats.steps++;
+    gs_sched_plan_cost(p, &s->step_cost);
+    if (s->cost.n_observed > 0 || s->cost.calibrated)
+        p->predicted_ns = clamp_ns(gs_sched_predict(s, &s->step_cost), 0, GS_NEVER_NS / 2);
+    p->wake_ns = GS_NEVER_NS;
+}
+
+/* The part of the threads that the plan has; another step has the others. */
+static int32_t part_threads(const gs_sched *s) {
+    const int32_t n = (int32_t)(s->part.share * s->cfg.n_threads + 0.5);
+    return s->plan.max_threads > 0 && s->plan.max_threads < n ? s->plan.max_threads : n;
+}
+
+static void mix_items(gs_sched *s) {
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        const gs_plan_item *it = &s->plan.items[i];
+        gs_sched_mix(s, it->id);
+        gs_sched_mix(s, (uint64_t)(uint32_t)it->pos << 32 | (uint32_t)it->n_tokens);
+        gs_sched_mix(s, (uint64_t)(uint32_t)it->slot << 2 | (uint64_t)it->prefill << 1 |
+                            (uint64_t)it->sample);
+    }
+}
+
+void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out) {
+    gs_plan *p = &s->plan;
+    begin_plan(s, now_ns, s->beside ? GS_WORK_TOKENS : GS_WORK_ALL);
+    if (s->beside) {
+        s->part = (gs_cost_part){.share = (double)s->mode.token_threads / s->cfg.n_threads,
+                                 .beside = true};
+        p->beside = true;
+    }
     s->policy->plan(s, now_ns);
     /* Whatever the policy forgot: a suspended step is not left behind. */
-    if (p->n_items == 0 && s->parked.n_items > 0 && s->outside.background_until_ns == GS_NEVER_NS)
+    if (p->n_items == 0 && gs_sched_suspended(s) && s->outside.background_until_ns == GS_NEVER_NS)
         gs_sched_core_resume(s);
     mark_paused(s);
 
     if (p->n_items > 0) {
-        s->in_flight = true;
-        s->plan_ns = now_ns;
-        s->stats.steps++;
-        gs_sched_plan_cost(p, &s->step_cost);
-        if (s->cost.n_observed > 0 || s->cost.calibrated)
-            p->predicted_ns =
-                clamp_ns(gs_cost_predict(&s->cost, &s->step_cost), 0, GS_NEVER_NS / 2);
-        p->wake_ns = GS_NEVER_NS;
+        if (p->beside)
+            p->max_threads = part_threads(s);
+        begin_step(s, now_ns);
         settle_waits(s);
         gs_sched_count_held(s);
     } else if (s->ended.n > 0) {
         p->wake_ns = now_ns; /* an end is waiting to be reported */
     }
     gs_sched_mark_spans(s, now_ns);
-    for (int32_t i = 0; i < p->n_items; i++) {
-        const gs_plan_item *it = &p->items[i];
-        gs_sched_mix(s, it->id);
-        gs_sched_mix(s, (uint64_t)(uint32_t)it->pos << 32 | (uint32_t)it->n_tokens);
-        gs_sched_mix(s, (uint64_t)(uint32_t)it->slot << 2 | (uint64_t)it->prefill << 1 |
-                            (uint64_t)it->sample);
-    }
+    mix_items(s);
     *out = *p;
+}
+
+void gs_sched_plan_beside(gs_sched *s, int64_t now_ns, gs_plan *out) {
+    gs_plan *p = &s->plan;
+    if (!s->splits || !s->policy->modes || s->parked.n_items > 0) {
+        *out = (gs_plan){.wake_ns = GS_NEVER_NS};
+        return;
+    }
+    begin_plan(s, now_ns, GS_WORK_PROMPTS);
+    p->beside = true;
+    s->policy->plan(s, now_ns);
+    if (p->n_items == 0) {
+        *out = *p;
+        return;
+    }
+    p->max_threads = part_threads(s);
+    begin_step(s, now_ns);
+    gs_sched_count_held(s);
+    for (int32_t i = 0; i < p->n_items; i++)
+        s->planned[i]->x.wait_now = GS_WAIT_NONE;
+    gs_sched_mark_items(s, now_ns);
+    gs_sched_mix(s, 0x626573696465); /* "beside" */
+    mix_items(s);
+    *out = *p;
+    gs_sched_core_set_beside(s);
 }
 
 /* One item's result: counts what was computed, appends a token, and ends the sequence if due. */
@@ -470,15 +529,19 @@ static void learn_step_time(gs_sched *s, int64_t elapsed_ns, bool few_threads, i
     s->step_ns = s->step_ns < 0.0 ? step : s->step_ns + MOVING_SHARE * (step - s->step_ns);
     gs_sched_explain_step(s, elapsed_ns);
     if (s->policy->on_measured)
-        s->policy->on_measured(s, elapsed_ns, now_ns);
-    if (!few_threads)
-        gs_cost_observe(&s->cost, &s->step_cost, elapsed_ns);
+        s->policy->on_measured(s, gs_sched_device_ns(s, elapsed_ns), now_ns);
+    gs_cost_part part = GS_COST_ALL;
+    if (few_threads && s->cfg.n_threads > 1)
+        part = (gs_cost_part){.share = (double)s->plan.max_threads / s->cfg.n_threads,
+                              .beside = s->plan.beside};
+    if (!few_threads || part.share < 1.0)
+        gs_cost_observe_on(&s->cost, &s->step_cost, part, elapsed_ns);
 }
 
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns) {
     GS_ASSERT(s->in_flight && plan->step == s->plan.step && plan->n_items == s->plan.n_items);
     s->now_ns = now_ns;
-    s->stats.busy_ns += r->elapsed_ns > 0 ? r->elapsed_ns : 0;
+    s->stats.busy_ns += r->elapsed_ns > 0 ? gs_sched_device_ns(s, r->elapsed_ns) : 0;
     gs_sched_record_step(s, r->elapsed_ns, now_ns, false);
     if (r->err == GS_OK) /* a failed step says nothing about what steps take */
         learn_step_time(s, r->elapsed_ns + (s->plan.resume ? s->parked_ns : 0), r->few_threads,
@@ -501,6 +564,23 @@ void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, 
     s->in_flight = false;
     if (s->policy->on_commit)
         s->policy->on_commit(s, r, now_ns);
+}
+
+void gs_sched_commit_beside(gs_sched *s, const gs_plan *plan, const gs_step_result *r,
+                            int64_t now_ns) {
+    gs_sched_core_end_beside(s);
+    gs_sched_commit(s, plan, r, now_ns);
+}
+
+void gs_sched_set_splits(gs_sched *s, bool splits, gs_mode_why if_not) {
+    GS_ASSERT(!s->beside);
+    s->splits = splits && s->cfg.n_threads > 1;
+    s->no_split = if_not;
+}
+
+void gs_sched_get_mode(const gs_sched *s, gs_mode_view *out) {
+    *out = s->mode;
+    out->set = s->slo.mode;
 }
 
 /* ---- beside other schedulers ------------------------------------------------------------------

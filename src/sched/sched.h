@@ -20,6 +20,10 @@
  *                  └──── preempt (KV) ────┘        cancel: from any state, frees at once
  *                                                     pause: in either state, not planned
  *
+ * In mode split (mode.h) a step of prompts runs beside this loop, on cores of its own: between two
+ * steps gs_sched_plan_beside; when the step it planned is done, again between two steps,
+ * gs_sched_commit_beside. Its sequences take part in no other step meanwhile.
+ *
  * Owner: one thread (the engine's, or the simulator's).
  */
 #ifndef GS_SCHED_SCHED_H
@@ -33,6 +37,7 @@
 #include "sched/class.h"
 #include "sched/cost.h"
 #include "sched/explain.h"
+#include "sched/mode.h"
 #include "sched/step.h"
 
 typedef uint64_t gs_seq_id; /* never 0 */
@@ -63,6 +68,7 @@ typedef struct gs_person_config {
 
 /* Of the "slo" policy beside the classes. */
 typedef struct gs_slo_config {
+    gs_mode mode;                 /* how prompts and streams share the device */
     double background_floor;      /* device time background gets on a busy machine, of 10 s */
     double background_stretch;    /* background may make a stream's gap this much longer */
     int64_t background_gap_ns;    /* or this long at least */
@@ -89,6 +95,7 @@ typedef struct gs_sched_config {
     int32_t prefill_chunk;    /* most prompt tokens of one sequence in one step; multiple of 32 */
     int32_t max_context;      /* tokens of one sequence, prompt + output */
     int32_t n_layers;         /* a step can give way between them; 0 counts as 1 */
+    int32_t n_threads;        /* compute threads; fewer than 2: never split */
     uint32_t max_persons;     /* with accounts: theirs counts */
     /* Of a device that several schedulers share (turns.h); borrowed. NULL: its own. */
     gs_accounts *accounts;
@@ -165,6 +172,7 @@ typedef struct gs_plan {
     int64_t saved_ns;      /* by predictions, against a step for each of those */
     int64_t yield_ns;      /* with may_yield: gives way by then; GS_NEVER_NS: only to newcomers */
     int32_t max_threads;   /* compute threads, at most; 0: all */
+    bool beside;           /* another step runs on the other threads, by plan */
     int64_t wake_ns;       /* when n_items == 0: plan again at this time at the latest */
     uint64_t step;         /* ordinal */
 } gs_plan;
@@ -179,7 +187,7 @@ typedef struct gs_item_result {
 typedef struct gs_step_result {
     int err; /* 0; else the whole step failed: every item of it ends with it */
     int64_t elapsed_ns;
-    bool few_threads; /* max_threads made it slower: the step-time model learns nothing from it */
+    bool few_threads;            /* it ran on max_threads, and those are not all there are */
     const gs_item_result *items; /* [plan.n_items] */
 } gs_step_result;
 
@@ -301,6 +309,22 @@ int gs_sched_pause(gs_sched *s, gs_seq_id id, bool paused, int64_t now_ns);
  * at gs_sched_next_end after an empty plan too, whose wake_ns is then now_ns. */
 void gs_sched_plan(gs_sched *s, int64_t now_ns, gs_plan *out);
 void gs_sched_commit(gs_sched *s, const gs_plan *plan, const gs_step_result *r, int64_t now_ns);
+/*
+ * Mode split: a step of prompts that may run at the same time as all that gs_sched_plan plans from
+ * now on, on plan.max_threads threads of its own; its copies are to be done before it returns to
+ * the loop. n_items == 0: none now (always, in other modes, and while one is running). At most one
+ * at a time; it never gives way, as a class's quantum bounds it. While it runs gs_sched_plan plans
+ * steps of tokens for the other threads, and an empty plan may mean that only its commit will give
+ * them something to do.
+ */
+void gs_sched_plan_beside(gs_sched *s, int64_t now_ns, gs_plan *out);
+/* Not between plan and commit. result.few_threads is set. */
+void gs_sched_commit_beside(gs_sched *s, const gs_plan *plan, const gs_step_result *r,
+                            int64_t now_ns);
+/* Whether gs_sched_plan_beside will be called: with it false (as from create on) split is mixed.
+ * Not while a step runs beside. */
+void gs_sched_set_splits(gs_sched *s, bool splits, gs_mode_why if_not);
+void gs_sched_get_mode(const gs_sched *s, gs_mode_view *out);
 /* Until the next call; GS_SCHED_ALONE from create on. */
 void gs_sched_set_outside(gs_sched *s, const gs_sched_outside *o);
 /* Between two steps. Nothing is decided by it. */

@@ -63,6 +63,20 @@ static int check_plan(const gs_sched *s, char *err, size_t errlen) {
     return GS_OK;
 }
 
+/* What runs beside still has its place in each sequence. */
+static int check_beside(const gs_sched *s, char *err, size_t errlen) {
+    if (s->beside && s->parked.n_items == 0)
+        return gs_fail(err, errlen, GS_ERR_INTERNAL, "the step beside is empty");
+    for (int32_t i = 0; s->beside && i < s->parked.n_items; i++) {
+        const gs_plan_item *it = &s->parked.items[i];
+        const gs_sched_seq *q = s->parked_planned[i];
+        if (!q->parked || q->item >= 0 || q->d.id != it->id || q->slot != it->slot ||
+            it->pos != q->n_computed)
+            return fail_seq(q, "does not match its item beside", err, errlen);
+    }
+    return GS_OK;
+}
+
 /* The parts of the newest step are the whole of it. */
 static int check_step(const gs_step_record *r, char *err, size_t errlen) {
     int64_t ns = 0;
@@ -125,6 +139,7 @@ int gs_sched_check(const gs_sched *s, char *err, size_t errlen) {
     if (n_parked != s->parked.n_items)
         return gs_fail(err, errlen, GS_ERR_INTERNAL, "the suspended step has lost a sequence");
     if ((rc = check_plan(s, err, errlen)) != GS_OK ||
+        (rc = check_beside(s, err, errlen)) != GS_OK ||
         (rc = check_step(&s->last_step, err, errlen)) != GS_OK)
         return rc;
     if (s->policy->check && (rc = s->policy->check(s, err, errlen)) != GS_OK)

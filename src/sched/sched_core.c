@@ -262,7 +262,7 @@ static void swap_parked(gs_sched *s) {
 }
 
 void gs_sched_core_resume(gs_sched *s) {
-    GS_ASSERT(s->parked.n_items > 0 && s->plan.n_items == 0 && !s->in_flight);
+    GS_ASSERT(gs_sched_suspended(s) && s->plan.n_items == 0 && !s->in_flight);
     const uint64_t step = s->plan.step;
     const int32_t n_preempted = s->plan.n_preempted;
     swap_parked(s);
@@ -280,8 +280,38 @@ void gs_sched_core_resume(gs_sched *s) {
         s->policy->on_resume(s);
 }
 
+void gs_sched_core_set_beside(gs_sched *s) {
+    GS_ASSERT(s->parked.n_items == 0 && s->in_flight);
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        s->planned[i]->item = s->planned[i]->copy = -1;
+        s->planned[i]->parked = true;
+    }
+    s->beside_cost = s->step_cost;
+    s->in_flight = false;
+    s->beside = true;
+    swap_parked(s);
+    s->plan.n_items = 0;
+    if (s->policy->on_suspend)
+        s->policy->on_suspend(s);
+}
+
+void gs_sched_core_end_beside(gs_sched *s) {
+    GS_ASSERT(s->beside && !s->in_flight);
+    swap_parked(s);
+    s->parked.n_items = 0;
+    s->beside = false;
+    s->in_flight = true;
+    s->step_cost = s->beside_cost;
+    for (int32_t i = 0; i < s->plan.n_items; i++) {
+        s->planned[i]->parked = false;
+        s->planned[i]->item = i;
+    }
+    if (s->policy->on_resume)
+        s->policy->on_resume(s);
+}
+
 void gs_sched_core_drop_parked(gs_sched *s) {
-    GS_ASSERT(!s->in_flight);
+    GS_ASSERT(!s->in_flight && !s->beside);
     const int32_t n = s->parked.n_items;
     s->parked.n_items = 0;
     s->stats.discarded_ns += n > 0 ? s->parked_ns : 0;

@@ -21,6 +21,9 @@ typedef enum gs_sched_state {
     GS_SCHED_ENDED
 } gs_sched_state;
 
+/* What the step being planned may hold. */
+typedef enum gs_work { GS_WORK_ALL, GS_WORK_PROMPTS, GS_WORK_TOKENS, GS_WORK_NONE } gs_work;
+
 struct gs_sched_seq {
     gs_seq_desc d; /* max_output already cut to the context */
     gs_sched_state state;
@@ -35,7 +38,7 @@ struct gs_sched_seq {
     int32_t n_preempted;
     bool admitted;     /* has run before */
     bool cancelled;    /* between plan and commit: ends at commit */
-    bool parked;       /* in the suspended step: runs, but takes no other part */
+    bool parked;       /* in the suspended step or the one beside: takes no other part */
     bool paused;       /* not planned, and the first to give its blocks or seat away */
     bool relegated;    /* policy's: will miss its first-token target anyway */
     int32_t n_peek;    /* prompt tokens in the prefix cache when it came */
@@ -78,13 +81,15 @@ struct gs_sched {
 
     gs_plan plan;           /* being built, or in flight */
     gs_sched_seq **planned; /* [max_seqs] the sequence of each item */
-    gs_plan parked;         /* the suspended step: n_items > 0 */
+    gs_plan parked;         /* the suspended step, or the one that runs beside: n_items > 0 */
     gs_sched_seq **parked_planned;
-    int64_t parked_ns;    /* device time already spent on it, or on the resumed plan */
-    int64_t suspended_ns; /* when */
-    bool in_flight;       /* planned with items and not yet committed */
-    int32_t n_cancelled;  /* sequences that end at commit */
-    int32_t n_paused;     /* living ones */
+    int64_t parked_ns;        /* device time already spent on it, or on the resumed plan */
+    int64_t suspended_ns;     /* when */
+    bool beside;              /* parked is a step that runs beside the others (mode split) */
+    gs_cost_step beside_cost; /* of it */
+    bool in_flight;           /* planned with items and not yet committed */
+    int32_t n_cancelled;      /* sequences that end at commit */
+    int32_t n_paused;         /* living ones */
 
     uint64_t last_ordinal;
     uint64_t last_plan; /* empty ones count too: what was tried in one may be tried in the next */
@@ -94,6 +99,11 @@ struct gs_sched {
     gs_slo_config slo;
     gs_cost cost;
     gs_cost_step step_cost; /* of the plan in flight */
+    gs_mode_view mode;      /* the policy's */
+    bool splits;            /* somebody calls plan_beside */
+    gs_mode_why no_split;   /* why not */
+    gs_work work;           /* of the plan being built */
+    gs_cost_part part;      /* what it has of the device */
     int64_t now_ns;         /* of the latest plan */
     uint64_t hash;
     gs_sched_stats stats;
@@ -115,6 +125,14 @@ static inline bool gs_sched_is_decode(const gs_sched_seq *q) {
 
 /* What a plan's items cost by the model. */
 void gs_sched_plan_cost(const gs_plan *p, gs_cost_step *out);
+/* Their time on the part of the device that the plan being built has. */
+static inline double gs_sched_predict(const gs_sched *s, const gs_cost_step *x) {
+    return gs_cost_predict_on(&s->cost, x, s->part);
+}
+/* A step was put aside and waits to be gone on with. */
+static inline bool gs_sched_suspended(const gs_sched *s) {
+    return s->parked.n_items > 0 && !s->beside;
+}
 
 /* ---- for policies; the plan is s->plan ------------------------------------------------------ */
 
@@ -139,6 +157,9 @@ int gs_sched_core_admit(gs_sched *s, gs_sched_seq *q, int32_t n_max);
 void gs_sched_core_preempt(gs_sched *s, gs_sched_seq *q);
 /* With a suspended step and an empty plan: makes that step the plan again. */
 void gs_sched_core_resume(gs_sched *s);
+/* Makes the plan in flight the step beside, and back. */
+void gs_sched_core_set_beside(gs_sched *s);
+void gs_sched_core_end_beside(gs_sched *s);
 /* Gives the suspended step up: its sequences are as they were before it. */
 void gs_sched_core_drop_parked(gs_sched *s);
 /* The first of a list that may move; NULL: all are paused. */
@@ -167,6 +188,10 @@ gs_wait gs_sched_full_step(const gs_sched *s, const gs_sched_seq *q);
 void gs_sched_mark_spans(gs_sched *s, int64_t now_ns);
 /* What each sequence's record learns from the plan's time, and who was beside it. */
 void gs_sched_explain_step(gs_sched *s, int64_t elapsed_ns);
+/* The same for those in the plan alone. */
+void gs_sched_mark_items(gs_sched *s, int64_t now_ns);
+/* Device time of a step that took elapsed_ns: with another one beside it, by its threads. */
+int64_t gs_sched_device_ns(const gs_sched *s, int64_t elapsed_ns);
 /* Fills last_step from the plan in flight, which took elapsed_ns since it began or went on. */
 void gs_sched_record_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns, bool gave_way);
 /* Adds a value to the decision hash. */

@@ -22,15 +22,21 @@ static double weight_of(const gs_sched *s, int32_t item) {
     return (double)s->plan.items[item].n_tokens;
 }
 
+int64_t gs_sched_device_ns(const gs_sched *s, int64_t elapsed_ns) {
+    if (!s->plan.beside || elapsed_ns < 0)
+        return elapsed_ns;
+    return elapsed_ns * s->plan.max_threads / s->cfg.n_threads;
+}
+
 void gs_sched_record_step(gs_sched *s, int64_t elapsed_ns, int64_t now_ns, bool gave_way) {
     const gs_plan *p = &s->plan;
     gs_step_record *r = &s->last_step;
-    const int64_t ns = elapsed_ns > 0 ? elapsed_ns : 0;
+    const int64_t ns = elapsed_ns > 0 ? gs_sched_device_ns(s, elapsed_ns) : 0;
     *r = (gs_step_record){.n = p->step,
                           .end_ns = now_ns,
                           .ns = ns,
-                          .predicted_ns = p->predicted_ns,
-                          .limit_ns = p->limit_ns,
+                          .predicted_ns = gs_sched_device_ns(s, p->predicted_ns),
+                          .limit_ns = gs_sched_device_ns(s, p->limit_ns),
                           .held_ns = p->held_ns,
                           .saved_ns = p->saved_ns,
                           .gave_way = gave_way,
@@ -91,16 +97,19 @@ gs_wait gs_sched_full_step(const gs_sched *s, const gs_sched_seq *q) {
     return s->plan.n_prefill_tokens > 0 ? GS_WAIT_PROMPT : GS_WAIT_BUDGET;
 }
 
+void gs_sched_mark_items(gs_sched *s, int64_t now_ns) {
+    for (int32_t i = 0; i < s->plan.n_items; i++)
+        gs_span_begin(&s->planned[i]->x,
+                      GS_WAIT_COUNT + (int)phase_of(s->planned[i], &s->plan.items[i]), now_ns);
+}
+
 void gs_sched_mark_spans(gs_sched *s, int64_t now_ns) {
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    gs_sched_mark_items(s, now_ns);
     for (int i = 0; i < 2; i++)
-        for (gs_sched_seq *q = lists[i]->head; q; q = q->next) {
-            if (q->item >= 0)
-                gs_span_begin(&q->x, GS_WAIT_COUNT + (int)phase_of(q, &s->plan.items[q->item]),
-                              now_ns);
-            else if (q->x.wait_now != GS_WAIT_NONE)
+        for (gs_sched_seq *q = lists[i]->head; q; q = q->next)
+            if (q->item < 0 && q->x.wait_now != GS_WAIT_NONE)
                 gs_span_begin(&q->x, (int)q->x.wait_now, now_ns);
-        }
 }
 
 void gs_sched_explain_step(gs_sched *s, int64_t elapsed_ns) {

@@ -1,5 +1,6 @@
 /* Inside of the "slo" policy: policy_slo.c builds the step, slo_fair.c keeps persons' accounts,
- * slo_room.c finds seats and KV blocks, slo_admit.c judges newcomers. Private to sched/. */
+ * slo_room.c finds seats and KV blocks, slo_admit.c judges newcomers, slo_mode.c chooses the mode.
+ * Private to sched/. */
 #ifndef GS_SCHED_SLO_IMPL_H
 #define GS_SCHED_SLO_IMPL_H
 
@@ -9,6 +10,10 @@
 #define SLO_BUCKET_NS 1000000000LL
 /* Two persons within this time: a household at work, not one user. */
 #define SLO_COMPANY_NS (600 * SLO_BUCKET_NS)
+
+/* The part of a stream's slack that a step is planned to fill: predictions are off by 10 to 30 %,
+ * and the token still has to leave the house. */
+#define SLO_HORIZON_PART 0.70
 
 typedef struct slo_person {
     gs_person_config cfg; /* with own; else gs_slo_config.person counts */
@@ -62,7 +67,12 @@ typedef struct slo_state {
     uint32_t n_persons;  /* of the accounts */
     slo_person *persons; /* [n_persons] likewise */
     slo_charge *charges; /* [max_seqs] of the plan */
-    slo_charge *parked;  /* [max_seqs] of the suspended step */
+    slo_charge *parked;  /* [max_seqs] of the suspended step, or the one beside */
+    /* slo_mode.c */
+    int64_t weigh_ns;        /* when the modes are weighed again */
+    gs_mode better;          /* than the one that runs, */
+    int64_t better_since_ns; /* since then; 0: none is */
+    bool prompts_last;       /* the last step held prompts */
 } slo_state;
 
 #define SLO_HEAVY 4 /* times the requests of the person with fewest */
@@ -72,6 +82,7 @@ typedef struct slo_step {
     gs_sched *s;
     slo_state *p;
     int64_t now_ns;
+    gs_work work;            /* what it may hold */
     gs_cost_step x;          /* what is planned so far */
     double token_ns;         /* price of a prompt token in large chunks */
     double streams_ns;       /* T of all interactive streams alone */
@@ -88,6 +99,7 @@ typedef struct slo_step {
     gs_cost_step streams_x;  /* all interactive streams alone */
     int64_t shown_ns;        /* the newest token of one of them; 0: none */
     int64_t until_ns;        /* background alone ends or gives way by then */
+    double room_ns;          /* exclusive: a step of prompts may take so long */
     bool sliced;             /* background prompts have slices between the streams' steps */
     int64_t owed_ns;         /* to background */
     bool background_held;    /* by its schedule, or it rests */
@@ -156,6 +168,18 @@ int slo_charge_person(gs_sched *s, uint32_t person, int64_t ns, int64_t now_ns);
 void slo_person_config(const gs_sched *s, uint32_t person, gs_person_config *out);
 int slo_get_person(const gs_sched *s, uint32_t person, gs_person_stats *out);
 int slo_check(const gs_sched *s, char *err, size_t errlen);
+
+/* ---- policy_slo.c ---- */
+/* When a class's next token is due after the last: its target, or what this load allows. */
+int64_t slo_tpot(const slo_step *t, gs_class c);
+/* How much of a stream's slack a step may be planned to take. */
+double slo_reach(const slo_step *t, gs_class c, int64_t slack_ns);
+/* Time until a step of all streams has to begin; INFINITY without streams. */
+double slo_room_ns(const slo_step *t);
+
+/* ---- slo_mode.c ---- */
+/* Chooses the mode, and what this step may hold. After look and slo_windows. */
+gs_work slo_find_work(slo_step *t);
 
 /* ---- slo_room.c ---- */
 /* Plans up to n tokens of a running sequence, taking blocks from victims. As core_extend. */

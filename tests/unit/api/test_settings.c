@@ -47,6 +47,7 @@ static void the_table_has_the_defaults_of_the_scheduler(void **state) {
         SAME(a->seats_kept, b->seats_kept);
         SAME(a->max_waiting, b->max_waiting);
     }
+    SAME(s.slo.mode, slo.mode);
     SAME(s.slo.background_floor, slo.background_floor);
     SAME(s.slo.background_stretch, slo.background_stretch);
     SAME(s.slo.background_gap_ns, slo.background_gap_ns);

@@ -37,7 +37,7 @@ typedef struct sim_seq {
     int64_t n_tokens_total; /* computed, again included */
     bool must_end;          /* the next report must name it */
     bool cancelled;         /* while its step was suspended */
-    bool parked;
+    bool parked;            /* in the suspended step, or in the one beside */
     bool paused;
     int32_t n_pauses;
     int32_t n_planned; /* tokens of the suspended step */
@@ -54,7 +54,10 @@ typedef struct sim {
     gs_kv *kv;
     gs_sched *s;
     int64_t now_ns;
-    int32_t n_parked; /* sequences of the suspended step */
+    int32_t n_parked;     /* sequences of the suspended step */
+    gs_plan beside;       /* runs beside the others: n_items > 0 */
+    uint32_t beside_left; /* for so many more of them */
+    uint64_t n_beside;
     uint64_t contents[SIM_BLOCKS][SIM_BLOCK_TOKENS];
     sim_seq seqs[SIM_SEQS];
     gs_seq_id last_id;
@@ -114,12 +117,14 @@ static void sim_init(sim *m) {
                                .max_batch_tokens = 1 + (int32_t)sim_below(m, 40),
                                .prefill_chunk = 1 + (int32_t)sim_below(m, 32),
                                .max_context = 8 + (int32_t)sim_below(m, SIM_CONTEXT - 8),
+                               .n_threads = 4,
                                .max_persons = 4,
                                .whole_prompts = m->whole,
                                .policy = m->slo ? &gs_policy_slo : &gs_policy_fcfs,
                                .seed = 5};
     gs_slo_config slo;
     gs_slo_defaults(&slo);
+    slo.mode = (gs_mode)sim_below(m, GS_MODE_COUNT);
     slo.safepoints = sim_below(m, 2) == 0;
     slo.tile_tokens = 1 + (int32_t)sim_below(m, 8);
     slo.safepoint_max_age_ns = (int64_t)sim_below(m, 50000);
@@ -128,6 +133,7 @@ static void sim_init(sim *m) {
     m->cfg.slo = &slo;
     SIM_CHECK(gs_kv_create(&m->kv_cfg, &m->kv) == GS_OK, 0);
     SIM_CHECK(gs_sched_create(&m->cfg, m->kv, &m->s) == GS_OK, 0);
+    gs_sched_set_splits(m->s, !m->whole, GS_MODE_WHY_DEVICE);
 }
 
 static void sim_deinit(sim *m) {
@@ -288,8 +294,9 @@ static void sim_cancel(sim *m, bool in_flight) {
     } else if (in_flight) {
         sim_expect_end(q, GS_END_CANCELLED, GS_OK);
         SIM_CHECK(gs_sched_cancel(m->s, q->id, m->now_ns) == GS_OK, q->id);
-    } else if (m->n_parked > 0) {
-        /* In a suspended step it ends with that, or with the last of its fellows. */
+    } else if (m->n_parked > 0 || q->parked) {
+        /* In a suspended step it ends with that, or with the last of its fellows; in a step
+         * beside with that. */
         gs_explain x;
         q->cancelled = true;
         if (gs_sched_explain(m->s, q->id, &x) == GS_ERR_NOT_FOUND)
@@ -337,8 +344,7 @@ static void sim_check_order(sim *m, const gs_plan *plan) {
     }
 }
 
-/* Runs the step on the compute model: copies, then reads before writes, then reads all again. */
-static void sim_compute(sim *m, const gs_plan *plan, bool garble) {
+static void sim_copy(sim *m, const gs_plan *plan) {
     const int32_t bt = m->kv_cfg.block_tokens;
     for (int32_t i = 0; i < plan->n_copies; i++) {
         const gs_kv_copy_op *c = &plan->copies[i];
@@ -346,6 +352,11 @@ static void sim_compute(sim *m, const gs_plan *plan, bool garble) {
         memcpy(m->contents[c->dst], m->contents[c->src], (size_t)c->n_tokens * sizeof(uint64_t));
     }
     m->n_copies += (uint64_t)plan->n_copies;
+}
+
+/* Runs the step on the compute model, its copies done: reads before writes, then all again. */
+static void sim_compute(sim *m, const gs_plan *plan, bool garble) {
+    const int32_t bt = m->kv_cfg.block_tokens;
     int32_t n_tokens = 0, n_prefill = 0;
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *it = &plan->items[i];
@@ -473,15 +484,96 @@ static int32_t sim_moving(const sim *m) {
     return n;
 }
 
+/* Runs and commits a step whose copies are done. */
+static void sim_finish(sim *m, const gs_plan *plan, bool beside) {
+    gs_item_result results[8];
+    const bool fails = !m->calm && sim_below(m, 60) == 0;
+    /* Up to 4x more or less than the last step of its size: the model is often wrong. */
+    const int64_t elapsed_ns = (1000 + plan->n_tokens * 100) * (1 + (int64_t)sim_below(m, 16)) / 4;
+    gs_step_result r = {
+        .elapsed_ns = elapsed_ns, .few_threads = plan->max_threads > 0, .items = results};
+    sim_compute(m, plan, fails);
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        if (!fails)
+            sim_result(m, &plan->items[i], &results[i]);
+        else
+            sim_expect_end(sim_find(m, plan->items[i].id), GS_END_ERROR, GS_ERR_BACKEND);
+    }
+    if (fails) {
+        r.err = GS_ERR_BACKEND;
+        r.items = NULL;
+    }
+    m->now_ns += beside ? 0 : elapsed_ns;
+    /* The scheduler appends the tokens: poison the places so that a missing one shows. */
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        sim_seq *q = sim_find(m, plan->items[i].id);
+        if (q->n_known < SIM_CONTEXT)
+            q->tokens[q->n_known] = -7;
+    }
+    if (beside)
+        gs_sched_commit_beside(m->s, plan, &r, m->now_ns);
+    else
+        gs_sched_commit(m->s, plan, &r, m->now_ns);
+    for (int32_t i = 0; i < plan->n_items && !fails; i++) {
+        sim_seq *q = sim_find(m, plan->items[i].id);
+        const bool dropped = q->must_end && q->reason != GS_END_STOP && q->reason != GS_END_LENGTH;
+        if (!plan->items[i].sample || dropped)
+            continue;
+        SIM_CHECK(q->tokens[q->n_known] == results[i].token, q->id);
+        q->n_known++;
+        sim_learn(q);
+    }
+    sim_check(m);
+    sim_collect(m);
+}
+
+static void sim_begin_beside(sim *m) {
+    gs_sched_plan_beside(m->s, m->now_ns, &m->beside);
+    sim_check(m);
+    for (int32_t i = 0; i < m->beside.n_items; i++) {
+        sim_seq *q = sim_find(m, m->beside.items[i].id);
+        /* Who comes back may find all but the last token in the cache. */
+        const bool back = gs_sched_find(m->s, q->id)->n_preempted > 0;
+        SIM_CHECK(m->beside.items[i].prefill || back, q->id);
+        SIM_CHECK(!q->paused && !m->beside.may_yield, q->id);
+        q->parked = true;
+    }
+    sim_copy(m, &m->beside);
+    if (m->beside.n_items == 0)
+        return;
+    SIM_CHECK(m->beside.max_threads >= 1 && m->beside.max_threads < m->cfg.n_threads, 0);
+    m->beside_left = sim_below(m, 5);
+    m->n_beside++;
+}
+
+static void sim_end_beside(sim *m) {
+    const gs_plan plan = m->beside;
+    m->beside.n_items = 0;
+    for (int32_t i = 0; i < plan.n_items; i++) {
+        sim_seq *q = sim_find(m, plan.items[i].id);
+        q->parked = false;
+        if (q->cancelled)
+            sim_expect_end(q, GS_END_CANCELLED, GS_OK);
+    }
+    sim_finish(m, &plan, true);
+}
+
 static void sim_step(sim *m) {
     gs_plan plan;
-    gs_item_result results[8];
     gs_seq_end e;
+    if (m->beside.n_items > 0 && m->beside_left-- == 0)
+        sim_end_beside(m);
+    if (m->beside.n_items == 0)
+        sim_begin_beside(m);
     gs_sched_plan(m->s, m->now_ns, &plan);
     sim_check(m);
     sim_dropped(m, &plan);
     if (plan.n_items == 0) {
         const int32_t n_ended = sim_collect(m);
+        if (m->beside.n_items > 0) {
+            sim_end_beside(m);
+            return;
+        }
         if (n_ended == 0 && m->slo && plan.wake_ns != GS_NEVER_NS) {
             SIM_CHECK(plan.wake_ns > m->now_ns && sim_living(m) > 0, 0);
             m->now_ns = plan.wake_ns; /* held for company */
@@ -493,8 +585,13 @@ static void sim_step(sim *m) {
         return;
     }
     m->n_steps++;
-    for (int32_t i = 0; i < plan.n_items; i++)
-        SIM_CHECK(plan.resume || !sim_find(m, plan.items[i].id)->paused, plan.items[i].id);
+    for (int32_t i = 0; i < plan.n_items; i++) {
+        const sim_seq *q = sim_find(m, plan.items[i].id);
+        SIM_CHECK(plan.resume || (!q->paused && !q->parked), q->id);
+    }
+    SIM_CHECK(plan.beside == (m->beside.n_items > 0), plan.step);
+    SIM_CHECK(!plan.beside || plan.max_threads + m->beside.max_threads <= m->cfg.n_threads,
+              plan.step);
     if (!m->slo)
         sim_check_order(m, &plan);
     SIM_CHECK(!gs_sched_next_end(m->s, &e), 0);
@@ -510,38 +607,8 @@ static void sim_step(sim *m) {
         sim_suspend(m, &plan);
         return;
     }
-    const bool fails = !m->calm && sim_below(m, 60) == 0;
-    /* Up to 4x more or less than the last step of its size: the model is often wrong. */
-    const int64_t elapsed_ns = (1000 + plan.n_tokens * 100) * (1 + (int64_t)sim_below(m, 16)) / 4;
-    gs_step_result r = {.elapsed_ns = elapsed_ns, .items = results};
-    sim_compute(m, &plan, fails);
-    for (int32_t i = 0; i < plan.n_items; i++) {
-        if (!fails)
-            sim_result(m, &plan.items[i], &results[i]);
-        else
-            sim_expect_end(sim_find(m, plan.items[i].id), GS_END_ERROR, GS_ERR_BACKEND);
-    }
-    if (fails)
-        r = (gs_step_result){.err = GS_ERR_BACKEND, .elapsed_ns = elapsed_ns};
-    m->now_ns += elapsed_ns;
-    /* The scheduler appends the tokens: poison the places so that a missing one shows. */
-    for (int32_t i = 0; i < plan.n_items; i++) {
-        sim_seq *q = sim_find(m, plan.items[i].id);
-        if (q->n_known < SIM_CONTEXT)
-            q->tokens[q->n_known] = -7;
-    }
-    gs_sched_commit(m->s, &plan, &r, m->now_ns);
-    for (int32_t i = 0; i < plan.n_items && !fails; i++) {
-        sim_seq *q = sim_find(m, plan.items[i].id);
-        const bool dropped = q->must_end && q->reason != GS_END_STOP && q->reason != GS_END_LENGTH;
-        if (!plan.items[i].sample || dropped)
-            continue;
-        SIM_CHECK(q->tokens[q->n_known] == results[i].token, q->id);
-        q->n_known++;
-        sim_learn(q);
-    }
-    sim_check(m);
-    sim_collect(m);
+    sim_copy(m, &plan);
+    sim_finish(m, &plan, false);
 }
 
 static void sim_set_paused(sim *m, sim_seq *q, bool paused) {

@@ -188,7 +188,9 @@ static void expect_bad(const char *from, const char *to) {
 
 static void test_bad_texts(void **state) {
     (void)state;
-    expect_bad("gamasot cost 1", "gamasot cost 2");
+    expect_bad("gamasot cost 2", "gamasot cost 1");
+    expect_bad("few_row ", "few_row 3");
+    expect_bad("beside_row ", "beside_rows ");
     expect_bad("id m\n", "");
     expect_bad("fixed ", "fixed -");
     expect_bad("fixed ", "fixed nan");
@@ -207,13 +209,14 @@ static int calibrate(gs_cost *c, const gs_cost *real, double scale, int32_t max_
                      bool verify, gs_cost_calibration *k) {
     gs_cost_probe p;
     int n = 0;
-    gs_cost_calibrate_begin(k, c, 512, max_context, verify);
+    gs_cost_calibrate_begin(k, c, 512, max_context, 5, verify);
     while (gs_cost_calibrate_next(k, c, &p)) {
         gs_cost_step x = {0};
         gs_cost_step_add(&x, p.n_tokens, p.pos, p.n_tokens == 1 && p.pos > 0, p.sample);
         assert_true(p.pos >= 0 && p.pos + p.n_tokens <= max_context);
         /* The second repeat is disturbed: the median does not see it. */
-        const double ns = scale * gs_cost_predict(real, &x) * (n % 3 == 1 ? 8.0 : 1.0);
+        const gs_cost_part part = {.share = p.half ? 2.0 / 5 : 1.0};
+        const double ns = scale * gs_cost_predict_on(real, &x, part) * (n % 3 == 1 ? 8.0 : 1.0);
         gs_cost_calibrate_add(k, c, (int64_t)ns);
         assert_true(++n < 100);
     }
@@ -254,7 +257,7 @@ static void test_calibration_of_a_tiny_context(void **state) {
     calibrate(&c, &real, 1.0, 600, false, &k);
     assert_true(c.calibrated && c.prefill_ns >= 0.0);
     gs_cost_prior(&c);
-    gs_cost_calibrate_begin(&k, &c, 4, 16, false);
+    gs_cost_calibrate_begin(&k, &c, 4, 16, 2, false);
     gs_cost_probe p;
     while (gs_cost_calibrate_next(&k, &c, &p)) {
         assert_true(p.n_tokens <= 4 && p.pos == 0);

@@ -27,7 +27,7 @@ static int env_or(const char *name, int otherwise) {
 
 typedef struct totals {
     uint64_t ended, preempted, kv_full, cached, steps, copies, recomputed, at_limit;
-    uint64_t suspended, resumed, held, refused, pauses;
+    uint64_t suspended, resumed, held, refused, pauses, beside;
     uint64_t n_end[GS_END_ERROR + 1];
 } totals;
 
@@ -62,6 +62,7 @@ static uint64_t run_one(uint64_t seed, bool slo, bool calm, bool whole, int n_ev
     t->resumed += m->n_resumed;
     t->held += m->n_held;
     t->refused += m->n_refused;
+    t->beside += m->n_beside;
     t->pauses += m->n_pauses;
     t->recomputed += st.recomputed_tokens;
     for (int i = 0; i <= GS_END_ERROR; i++)
@@ -88,9 +89,12 @@ static void run_many(bool slo, bool calm) {
                   (unsigned long long)t.cached, (unsigned long long)t.copies,
                   (unsigned long long)t.kv_full, (unsigned long long)t.at_limit);
     if (slo)
-        print_message("  %llu steps suspended, %llu resumed, %llu times held, %llu refused\n",
+        print_message("  %llu steps suspended, %llu resumed, %llu times held, %llu refused, "
+                      "%llu beside others\n",
                       (unsigned long long)t.suspended, (unsigned long long)t.resumed,
-                      (unsigned long long)t.held, (unsigned long long)t.refused);
+                      (unsigned long long)t.held, (unsigned long long)t.refused,
+                      (unsigned long long)t.beside);
+    assert_true(slo ? t.beside > 1000 : t.beside == 0);
     /* The load reaches what it is meant to test. */
     assert_true(!slo || (t.suspended > 0 && t.resumed > 0 && t.resumed < t.suspended));
     assert_true(t.preempted > 0 && t.at_limit > 0 && t.recomputed > 0 && t.cached > 0 &&
