@@ -115,7 +115,7 @@ typedef struct gs_place_worker {
     int64_t drain_ns;         /* before its hours end it gets no more; nor what would not be done */
     bool can_power_on;        /* there is a hook */
     int64_t power_ahead_ns;   /* before its hours begin it is switched on if work waits for it */
-    int64_t probe_every_ns;   /* while it is used */
+    int64_t probe_every_ns;   /* while it has nothing to do; 0: only when it is to get work */
     int64_t probe_timeout_ns; /* without a sign of life for so long it is held for dead */
     int64_t stall_ns;         /* an attempt without any token for so long is given up, though the
                                  worker answers probes */
