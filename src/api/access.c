@@ -16,18 +16,23 @@
 
 /* ---- Host and Origin ----------------------------------------------------------------------- */
 
-/* "name:port" or "[::1]:port" -> the name alone. */
+/* "name", "name:port", "[::1]" or "[::1]:port", up to a slash -> the name alone. Else "". */
 static void host_name(const char *in, char *out, size_t n) {
     size_t len = strcspn(in, "/");
+    const char *end = in + len, *rest = end;
     if (*in == '[') {
         in++;
-        len = strcspn(in, "]");
+        len = strcspn(in, "]/");
+        rest = in + len < end ? in + len + 1 : in;
     } else {
         const char *colon = memchr(in, ':', len);
-        if (colon && !memchr(colon + 1, ':', len - (size_t)(colon - in) - 1))
+        if (colon && !memchr(colon + 1, ':', len - (size_t)(colon - in) - 1)) {
             len = (size_t)(colon - in);
+            rest = colon;
+        }
     }
-    snprintf(out, n, "%.*s", (int)(len < n ? len : n - 1), in);
+    const bool port = *rest == ':' && strspn(rest + 1, "0123456789") == (size_t)(end - rest) - 1;
+    snprintf(out, n, "%.*s", rest == end || port ? (int)(len < n ? len : n - 1) : 0, in);
 }
 
 static bool is_address(const char *s) {
@@ -71,8 +76,22 @@ static bool is_app(const char *origin) {
     return false;
 }
 
+/* Where the page is from that sends this; old browsers send a plain form without an origin, but
+ * with the address of its page. NULL: no page. */
+static const char *page_origin(const gs_http_request *rq, char *buf, size_t n) {
+    const char *origin = gs_http_header(rq, "origin"), *method = gs_http_method(rq);
+    const char *page = gs_http_header(rq, "referer");
+    if (origin || !page || strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
+        return origin;
+    const char *host = strstr(page, "://");
+    const size_t len = host ? (size_t)(host + 3 - page) + strcspn(host + 3, "/?#") : strlen(page);
+    snprintf(buf, n, "%.*s", (int)(len < n ? len : n - 1), page);
+    return buf;
+}
+
 bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq) {
-    const char *origin = gs_http_header(rq, "origin");
+    char buf[512];
+    const char *origin = page_origin(rq, buf, sizeof(buf));
     const char *host = gs_http_header(rq, "host");
     if (!origin)
         return true;
@@ -88,7 +107,7 @@ bool gs_api_origin_ok(const gs_api *a, const gs_http_request *rq) {
     if (strcasecmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0 ||
         strcmp(name, "::1") == 0 || ends_with(name, ".localhost"))
         return true;
-    return host && strcasecmp(rest, host) == 0;
+    return host && host_ok(a, host) && strcasecmp(rest, host) == 0;
 }
 
 /* ---- Keys ---------------------------------------------------------------------------------- */
@@ -135,6 +154,7 @@ static const char *secret_of(const gs_http_request *rq, char *buf, size_t n) {
 const gs_key *gs_api_key(const gs_api *a, const gs_http_request *rq) {
     char buf[512];
     const gs_key *k = gs_keys_by_secret(&a->keys.all, secret_of(rq, buf, sizeof(buf)));
+    explicit_bzero(buf, sizeof(buf));
     return k ? k : gs_keys_by_address(&a->keys.all, gs_http_peer(rq));
 }
 
@@ -170,8 +190,14 @@ int gs_api_check_admin(gs_api *a, const gs_http_request *rq, gs_api_error *e) {
 
 /* ---- The ring ------------------------------------------------------------------------------ */
 
+/* Of the options, whose text is not kept: a second time the hashes are all there is. */
 static int add_fixed(const gs_api *a, gs_keys *keys, char *err, size_t errlen) {
-    for (int i = 0; i < a->cfg.n_api_keys; i++) {
+    for (int32_t i = 0; i < a->keys.n_fixed; i++) {
+        const int rc = gs_keys_add(keys, &a->keys.all.items[i], err, errlen);
+        if (rc != 0)
+            return rc;
+    }
+    for (int i = keys->n; i < a->cfg.n_api_keys; i++) {
         gs_key k;
         char name[GS_MAX_KEY_NAME];
         snprintf(name, sizeof(name), "api_keys[%d]", i); /* no name that a file can hold */

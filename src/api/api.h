@@ -88,7 +88,7 @@ typedef struct gs_api_config {
     int n_models;
     const gs_model_loading *loading; /* of those */
     uint64_t memory_bytes;           /* for all models together; 0: no bound */
-    const char *const *api_keys;     /* these may do everything but change the server */
+    const char *const *api_keys;     /* may do all but change the server; needed at creation only */
     int n_api_keys;
     const char *keys_file; /* of `gamasot keys`, read again when it changes; NULL: none */
     const gs_model_alias *aliases;

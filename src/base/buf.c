@@ -19,6 +19,19 @@ static size_t grown(size_t cap, size_t need) {
     return next;
 }
 
+/* realloc may leave a copy of the bytes behind. */
+static char *move_secret(gs_buf *b, size_t cap) {
+    char *p = gs_malloc(cap);
+    if (!p)
+        return NULL;
+    if (b->len > 0)
+        memcpy(p, b->data, b->len);
+    if (b->data)
+        explicit_bzero(b->data, b->cap);
+    gs_free(b->data);
+    return p;
+}
+
 int gs_buf_reserve(gs_buf *b, size_t extra) {
     /* Sticky: once a piece is missing, what follows it would make no sense either. */
     if (b->failed)
@@ -30,7 +43,7 @@ int gs_buf_reserve(gs_buf *b, size_t extra) {
     size_t cap = 0;
     if (gs_add_size(b->len, extra, &need)) {
         cap = grown(b->cap, need);
-        p = gs_realloc(b->data, cap);
+        p = b->secret ? move_secret(b, cap) : gs_realloc(b->data, cap);
     }
     if (!p) {
         b->failed = true;
@@ -116,6 +129,8 @@ void gs_buf_clear(gs_buf *b) {
 }
 
 void gs_buf_deinit(gs_buf *b) {
+    if (b->secret && b->data)
+        explicit_bzero(b->data, b->cap);
     gs_free(b->data);
     *b = (gs_buf){0};
 }

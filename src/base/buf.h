@@ -17,6 +17,7 @@ typedef struct gs_buf {
     size_t len;
     size_t cap;
     bool failed;
+    bool secret; /* set before the first byte: memory is wiped before it is given back */
 } gs_buf;
 
 int gs_buf_reserve(gs_buf *b, size_t extra); /* room for extra more bytes */

@@ -38,6 +38,7 @@ static void block(uint32_t h[8], const uint8_t *p) {
     }
     for (int i = 0; i < 8; i++)
         h[i] += v[i];
+    explicit_bzero(w, sizeof w); /* the message itself */
 }
 
 void gs_sha256(const void *data, size_t n, uint8_t out[GS_SHA256_BYTES]) {
@@ -57,6 +58,7 @@ void gs_sha256(const void *data, size_t n, uint8_t out[GS_SHA256_BYTES]) {
         last[end - 1 - i] = (uint8_t)(bits >> (8 * i));
     for (size_t i = 0; i < end; i += 64)
         block(h, last + i);
+    explicit_bzero(last, sizeof last);
     for (size_t i = 0; i < GS_SHA256_BYTES; i++)
         out[i] = (uint8_t)(h[i / 4] >> (24 - 8 * (i % 4)));
 }

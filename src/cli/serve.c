@@ -284,6 +284,7 @@ int gs_cmd_serve(int argc, char **argv) {
     gs_confine_files(&s.cfg, s.state, s.keys_file);
     uv_loop_init(&s.loop);
     rc = listen_and_load(&s, err, sizeof(err));
+    gs_config_wipe_secrets(&s.cfg, argc, argv); /* hashed by now */
     if (rc != 0) {
         fprintf(stderr, "gamasot: %s\n", err);
         return 1;

@@ -438,6 +438,28 @@ out:
     return rc;
 }
 
+static void wipe_in(char *text, const char *secret) {
+    const size_t n = strlen(secret);
+    for (char *at = n > 0 ? strstr(text, secret) : NULL; at; at = strstr(at + n, secret))
+        memset(at, '*', n);
+}
+
+void gs_config_wipe_secrets(gs_config *cfg, int argc, char **argv) {
+    for (size_t i = 0; i < GS_CONFIG_N; i++) {
+        const gs_config_option *o = &options[i];
+        if (!(o->flags & GS_CONFIG_SECRET) || o->kind != GS_CONFIG_LIST)
+            continue;
+        gs_config_list *l = (gs_config_list *)(void *)((char *)cfg + o->offset);
+        for (size_t k = 0; k < l->n; k++) {
+            for (int a = 0; a < argc; a++)
+                wipe_in(argv[a], l->items[k]);
+            for (char **e = environ; e && *e; e++)
+                wipe_in(*e, l->items[k]);
+            explicit_bzero(l->items[k], strlen(l->items[k]));
+        }
+    }
+}
+
 static bool is_loopback(const char *host) {
     struct in_addr v4;
     struct in6_addr v6;

@@ -162,6 +162,9 @@ void gs_config_for_model(const gs_config *cfg, const gs_config_model *model, gs_
 int gs_config_init(gs_config *cfg);
 void gs_config_deinit(gs_config *cfg);
 
+/* Overwrites what secret options hold, here, in the environment and in the command line argv. */
+void gs_config_wipe_secrets(gs_config *cfg, int argc, char **argv);
+
 /* What the server needs beyond single values: an address that is no loopback one needs a key, be it
  * of the options or of the keys' file (has_keys). */
 int gs_config_check_serve(const gs_config *cfg, bool has_keys, char *err, size_t errlen);

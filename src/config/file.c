@@ -307,7 +307,7 @@ int gs_config_slurp(const char *path, gs_buf *out, char *err, size_t errlen) {
 }
 
 int gs_config_read_file(gs_config *cfg, const char *path, char *err, size_t errlen) {
-    gs_buf text = {0};
+    gs_buf text = {.secret = true};
     int rc = gs_config_slurp(path, &text, err, errlen);
     if (rc == GS_OK)
         rc = gs_config_read_text(cfg, path, text.data, text.len, err, errlen);
@@ -336,7 +336,7 @@ static int add_key(gs_config *cfg, const char *where, int line, const char *key,
 
 int gs_config_read_keys(gs_config *cfg, char *err, size_t errlen) {
     const char *path = cfg->server_api_keys_file;
-    gs_buf text = {0};
+    gs_buf text = {.secret = true};
     char why[256];
     struct stat st;
     if (*path == '\0')

@@ -109,8 +109,10 @@ static int parse_string(const gs_config_option *o, const char *text, char **out,
 }
 
 static void list_free(gs_config_list *l) {
-    for (size_t i = 0; i < l->n; i++)
+    for (size_t i = 0; i < l->n; i++) {
+        explicit_bzero(l->items[i], strlen(l->items[i])); /* may be keys */
         gs_free(l->items[i]);
+    }
     gs_free(l->items);
     *l = (gs_config_list){0};
 }

@@ -218,6 +218,7 @@ static size_t parse(gs_http_conn *c, const char *data, size_t n) {
 static void keep_for_later(gs_http_conn *c, const char *data, size_t n) {
     if (c->close_after || n == 0)
         return;
+    c->pipe.secret = true;
     if (c->pipe.len + n > GS_HTTP_PIPE_BYTES || gs_buf_add(&c->pipe, data, n)) {
         c->doomed = true;
         gs_conn_mark_dirty(c);
@@ -267,6 +268,8 @@ static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf) {
     } else {
         input(c, buf->base, (size_t)nread);
     }
+    if (nread > 0)
+        explicit_bzero(buf->base, (size_t)nread); /* keys in its headers */
 }
 
 /* ---- Writing ------------------------------------------------------------------------------ */

@@ -96,6 +96,7 @@ void gs_http_parser_begin(gs_http_parser *p, const gs_http_limits *limits, gs_ht
     memset(p, 0, sizeof *p);
     p->limits = limits;
     p->msg = msg;
+    msg->head.secret = true; /* Authorization */
     /* Lenient flags stay at their default, off. A new parser for each message carries no state
      * from one request into the next. */
     llhttp_init(&p->ll, HTTP_REQUEST, &settings);

@@ -34,6 +34,9 @@ static void hosts_that_a_foreign_name_server_could_point_here_are_refused(void *
         {"pot.example.evil", 403},
         {"1.2.3.4.5", 403},
         {"127.0.0.1@evil.example", 403},
+        {"[::1].evil.example", 403},
+        {"[::1", 403},
+        {"localhost:80.evil.example", 403},
     };
     server *s = server_new();
     s->ac.allowed_hosts = allowed;
