@@ -101,7 +101,7 @@ with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
 libs_of = $(foreach m,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))),$(call lib_of,$(m)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help unit test lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
+.PHONY: deb oci all help unit test lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -148,7 +148,7 @@ $(B)/%.o: %.c $(S)/.flags
 endif
 
 define module_rule
-$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter http,$(1)),$(S)/llhttp.a) $(if $(filter web,$(1)),$(S)/web/files.o)
+$(call lib_of,$(1)): $(call obj_of,$(1)) $(if $(filter http,$(1)),$(S)/llhttp.a) $(if $(filter web,$(1)),$(S)/web/files.o) $(if $(filter cli,$(1)),$(S)/cli/units.o)
 	@mkdir -p $$(@D)
 	@rm -f $$@ && ar rcsD $$@ $$(filter %.o,$$^)
 endef
@@ -174,6 +174,14 @@ $(S)/web/files.c: scripts/embed-web $(WEB_FILES) $(WEB_LIBS)/.stamp
 	@mkdir -p $(@D)
 	@python3 scripts/embed-web $@ $(WEB_FILES) $(WEB_LIB_FILES)
 $(S)/web/files.o: $(S)/web/files.c src/web/web.h $(S)/.flags
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+# The unit files are in the program, for gamasot service install.
+UNITS := packaging/systemd/gamasot.service packaging/systemd/gamasot-user.service
+$(S)/cli/units.c: scripts/embed-text $(UNITS)
+	@mkdir -p $(@D)
+	@sh scripts/embed-text $@ cli/units.h gs_unit_system=$(word 1,$(UNITS)) gs_unit_user=$(word 2,$(UNITS))
+$(S)/cli/units.o: $(S)/cli/units.c src/cli/units.h $(S)/.flags
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 ifneq ($(RUST_LIB),)
@@ -247,9 +255,21 @@ print-deps:
 	@echo $(DEPS_$(MODULE))
 format: ## rewrite the C sources with clang-format
 	@clang-format -i $$(git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
-docs: $(B)/gamasot ## regenerate docs/configuration.md and docs/metrics.md from their tables
+docs: $(B)/gamasot ## regenerate what comes from tables: docs/{configuration,metrics}.md, man page, completions
 	@$(B)/gamasot config reference > docs/configuration.md
 	@$(B)/gamasot config metrics > docs/metrics.md
+	@python3 scripts/gen-cli-docs $(B)/gamasot packaging
+
+# ---- Packages ------------------------------------------------------------------------------------
+# MODEL_PACKAGE=yes adds the default model's package, or puts it into the image.
+MODEL_PACKAGE ?= no
+DEFAULT_MODEL = $$(python3 scripts/fetch-model)
+deb: $(B)/gamasot ## Debian package(s) in build/packages
+	@sh scripts/build-deb $(B)/gamasot $(BUILD_ROOT)/packages
+	@[ $(MODEL_PACKAGE) = no ] || sh scripts/build-deb --model "$(DEFAULT_MODEL)" $(BUILD_ROOT)/packages
+oci: $(B)/gamasot ## container image in build/packages, made without a daemon
+	@python3 scripts/build-oci $(B)/gamasot $(BUILD_ROOT)/packages \
+	  $$([ $(MODEL_PACKAGE) = no ] || echo "--model $(DEFAULT_MODEL)")
 
 clean: ## remove what was built (downloads stay)
 	@rm -rf $(BUILD_ROOT)

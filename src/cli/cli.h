@@ -39,6 +39,7 @@ int gs_cmd_keys(int argc, char **argv);
 int gs_cmd_batch(int argc, char **argv);
 int gs_cmd_embed(int argc, char **argv);
 int gs_cmd_summarize(int argc, char **argv);
+int gs_cmd_service(int argc, char **argv);
 int gs_cmd_backup(int argc, char **argv);
 int gs_cmd_restore(int argc, char **argv);
 
@@ -49,6 +50,7 @@ int gs_cmd_restore(int argc, char **argv);
 int gs_cli_config(gs_config *cfg, const gs_command *cmd, int argc, char **argv,
                   gs_config_flag *flags, size_t n_flags, char *err, size_t errlen);
 const gs_command *gs_cli_command(const char *name);
+const gs_command *gs_cli_command_at(size_t i); /* NULL beyond the last */
 
 /*
  * Loader: opens the configured backend with its tokeniser and template. gs_loader_open has the
@@ -106,7 +108,7 @@ int gs_prefixes_load(const gs_config *cfg, const gs_served_model *m, gs_public_p
 void gs_prefixes_free(gs_public_prefixes *p);
 /* The file of API keys: server.keys_file, or keys.json in the state folder, which is made. */
 int gs_keys_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
-/* The configured model file, or the default one in the cache. */
+/* The configured model file, or the default one: in the cache, or as a package has installed it. */
 int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
 
 /* Bytes of a small GGUF file that holds only a byte-level vocabulary: what the fake backend's

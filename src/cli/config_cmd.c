@@ -1,10 +1,35 @@
-/* gamasot config show|reference|metrics */
+/* gamasot config show|reference|metrics|commands */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/jsonw.h"
 #include "cli/cli.h"
 #include "metrics/expose.h"
+
+static void key_str(gs_jsonw *w, const char *key, const char *v) {
+    gs_jsonw_key(w, key);
+    gs_jsonw_str(w, v);
+}
+
+/* The table of commands, for whoever writes the man page and completes words. */
+static int commands_json(gs_buf *out) {
+    gs_jsonw w;
+    gs_jsonw_init(&w, out);
+    gs_jsonw_arr(&w);
+    for (size_t i = 0; gs_cli_command_at(i); i++) {
+        const gs_command *c = gs_cli_command_at(i);
+        if (c->hidden)
+            continue;
+        gs_jsonw_obj(&w);
+        key_str(&w, "name", c->name);
+        key_str(&w, "usage", c->usage);
+        key_str(&w, "help", c->help);
+        gs_jsonw_end_obj(&w);
+    }
+    gs_jsonw_end_arr(&w);
+    return out->failed ? GS_ERR_NOMEM : 0;
+}
 
 int gs_cmd_config(int argc, char **argv) {
     gs_config cfg;
@@ -19,11 +44,14 @@ int gs_cmd_config(int argc, char **argv) {
             rc = gs_config_reference(&out);
         else if (strcmp(what, "metrics") == 0)
             gs_metrics_reference(&out);
+        else if (strcmp(what, "commands") == 0)
+            rc = commands_json(&out);
         else
-            rc = gs_fail(err, sizeof(err), GS_ERR_INVALID, "say 'show', 'reference' or 'metrics'");
+            rc = gs_fail(err, sizeof(err), GS_ERR_INVALID,
+                         "say 'show', 'reference', 'metrics' or 'commands'");
         if (rc == 0)
             printf("%.*s%s", (int)out.len, out.data ? out.data : "",
-                   strcmp(what, "show") == 0 ? "\n" : "");
+                   out.len > 0 && out.data[out.len - 1] == '\n' ? "" : "\n");
     }
     gs_buf_deinit(&out);
     gs_config_deinit(&cfg);

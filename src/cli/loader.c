@@ -18,8 +18,11 @@
 #include "engine/native.h"
 #include "kernels/kernels.h"
 
-#define DEFAULT_MODEL      "SmolLM2-135M-Instruct.Q4_1.gguf"
-#define DEFAULT_MODEL_HINT "run './run serve' once, which fetches it, or name a file with --model"
+#define DEFAULT_MODEL "SmolLM2-135M-Instruct.Q4_1.gguf"
+#define DEFAULT_MODEL_HINT                                                                         \
+    "name a file with --model or model.path, install the package gamasot-model-smollm2, or run "   \
+    "'./run serve' once, which fetches it"
+#define PACKAGED_MODEL "/usr/share/gamasot/models/" DEFAULT_MODEL
 /* Of a step's time, on both sides, as measured on quiet machines. */
 #define DEVICE_NOISE  0.05 /* until it has served */
 #define MOST_NOISE    0.9
@@ -49,6 +52,8 @@ int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, siz
     if (rc != 0)
         return rc;
     snprintf(out, outlen, "%s/models/%s", dir, DEFAULT_MODEL);
+    if (access(out, R_OK) != 0 && access(PACKAGED_MODEL, R_OK) == 0)
+        snprintf(out, outlen, "%s", PACKAGED_MODEL);
     if (access(out, R_OK) != 0)
         return gs_fail(err, errlen, GS_ERR_NOT_FOUND, "no model: %s is not there; %s", out,
                        DEFAULT_MODEL_HINT);

@@ -6,6 +6,9 @@
 #include "base/sys.h"
 #include "cli/cli.h"
 
+/* A usage that is too long for its column has its help below. */
+#define HELP_BELOW "\n                                     "
+
 // clang-format off
 static const gs_command commands[] = {
     {"serve",      "[options]",              "serve a model over HTTP",                        gs_cmd_serve,      false},
@@ -21,11 +24,12 @@ static const gs_command commands[] = {
     {"summarize",  "[options] DIR --out DIR", "a summary of each file, by a running server",   gs_cmd_summarize,  false},
     {"tune",       "--trace FILE",           "find the settings that carry the most of a load", gs_cmd_tune,      false},
     {"keys",       "add NAME|list|revoke NAME", "API keys: who may ask, as whom and how much", gs_cmd_keys,       false},
+    {"service",    "install|status|remove",  "start with the machine (systemd), or with your login: --user", gs_cmd_service, false},
     {"backup",     "FILE",                   "keys, jobs, usage and settings into one file, also while a server runs", gs_cmd_backup, false},
     {"restore",    "FILE",                   "and back, or to the state before an upgrade",      gs_cmd_restore,    false},
     {"top",        "[--url URL] [--once]",   "watch a server in the terminal",                 gs_cmd_top,        false},
     {"why",        "[--url URL] REQUEST_ID", "say what a request waited for",                  gs_cmd_why,        false},
-    {"config",     "show|reference|metrics", "print the effective options, or all of them, or the metrics, as Markdown", gs_cmd_config, false},
+    {"config",     "show|reference|metrics|commands", "print the options in force, or a reference of options, metrics or commands", gs_cmd_config, false},
 };
 // clang-format on
 
@@ -37,11 +41,16 @@ const gs_command *gs_cli_command(const char *name) {
     return NULL;
 }
 
+const gs_command *gs_cli_command_at(size_t i) {
+    return i < sizeof(commands) / sizeof(commands[0]) ? &commands[i] : NULL;
+}
+
 static void print_help(FILE *f) {
     fprintf(f, "gamasot - a home AI server: one pot, many bowls\n\nusage: gamasot COMMAND ...\n\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
         if (!commands[i].hidden)
-            fprintf(f, "  %-10s %-20s %s\n", commands[i].name, commands[i].usage, commands[i].help);
+            fprintf(f, "  %-10s %-24s%s%s\n", commands[i].name, commands[i].usage,
+                    strlen(commands[i].usage) > 23 ? HELP_BELOW : "", commands[i].help);
     }
     fprintf(f, "\n'gamasot COMMAND --help' lists the command's options.\n");
 }
