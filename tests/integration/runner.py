@@ -1,11 +1,19 @@
-"""Finds the tests, runs them one after another, prints the time of each and the closing line."""
+"""Finds the tests, runs them, prints the time of each and the closing line.
+
+With --jobs N the files of tests share N processes, but for those that compare times: each of these
+has the machine to itself, before the others begin.
+"""
 
 import argparse
 import faulthandler
 import os
 import pathlib
+import queue
+import re
 import signal
+import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -13,6 +21,10 @@ import harness
 
 # A hang limit, not a measurement. Sanitizer builds are given more.
 TEST_LIMIT_S = 120
+# They compare times, or load the machine so that others could not.
+ALONE = {"test_bench", "test_tune", "test_sim", "test_schedule", "test_scheduling", "test_metrics",
+         "test_scorecard"}
+LONGEST_FIRST = ("test_model", "test_requests", "test_models")
 
 
 class TestTimeout(BaseException):
@@ -89,6 +101,65 @@ def flatten(suite):
             yield item
 
 
+def module_of(test):
+    return type(test).__module__
+
+
+class Files:
+    """Files of tests, each in a process of its own: their output in whole pieces, their counts."""
+
+    def __init__(self, options):
+        self.options = options
+        self.counts = [0, 0, 0]  # passed, failed, skipped
+        self.lock = threading.Lock()
+
+    def run(self, name):
+        done = subprocess.run([sys.executable, __file__, "--module", name, *self.options],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", check=False)
+        lines = done.stdout.splitlines()
+        counts = re.fullmatch(r"(\d+) passed, (\d+) failed(?:, (\d+) skipped)?",
+                              lines.pop() if lines else "")
+        with self.lock:
+            print("\n".join(lines), flush=True)
+            if counts:
+                self.counts = [a + int(b or 0) for a, b in zip(self.counts, counts.groups())]
+            if not counts or (done.returncode != 0 and counts[2] == "0"):
+                print(f"FAIL           {name} ended with {done.returncode}", flush=True)
+                self.counts[1] += 1
+
+    def run_all(self, names, jobs):
+        left = queue.SimpleQueue()
+        for name in names:
+            left.put(name)
+
+        def work():
+            while True:
+                try:
+                    name = left.get_nowait()
+                except queue.Empty:
+                    return
+                self.run(name)
+        threads = [threading.Thread(target=work) for _ in range(jobs)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+
+
+def run_files(names, args):
+    files = Files([args.build_dir, *(["--long"] if args.long else [])])
+    began = time.monotonic()
+    files.run_all(sorted(names & ALONE), 1)
+    rest = sorted(names - ALONE, key=lambda n: (
+        LONGEST_FIRST.index(n) if n in LONGEST_FIRST else len(LONGEST_FIRST), n))
+    files.run_all(rest, args.jobs)
+    passed, failed, skipped = files.counts
+    print(f"integration tests took {time.monotonic() - began:.0f} s")
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed or not passed else 0
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent
     parser = argparse.ArgumentParser()
@@ -96,6 +167,8 @@ def main():
     parser.add_argument("--long", action="store_true")
     parser.add_argument("-v", action="store_true", help="keep and show server logs")
     parser.add_argument("-k", action="append", default=[], help="only tests whose name has this")
+    parser.add_argument("--module", help="only the tests of this file")
+    parser.add_argument("--jobs", type=int, default=1, help="files of tests at the same time")
     args = parser.parse_args()
     os.chdir(here.parent.parent)
     harness.setup(args.build_dir, args.long, args.v)
@@ -107,6 +180,10 @@ def main():
         tests = [t for t in tests if any(k in t.id() for k in args.k)]
     else:
         tests = [t for t in tests if args.long or not mark_of(t, "long_only", False)]
+    if args.jobs > 1:
+        return run_files({module_of(t) for t in tests}, args)
+    if args.module:
+        tests = [t for t in tests if module_of(t) == args.module]
     signal.signal(signal.SIGALRM, on_alarm)
     faulthandler.enable()
     result = Result(args.v)
@@ -117,9 +194,10 @@ def main():
         signal.alarm(0)
         harness.kill_all()
     failed, skipped = len(result.bad), len(result.skipped)
-    print(f"integration tests took {time.monotonic() - began:.0f} s")
+    if not args.module:
+        print(f"integration tests took {time.monotonic() - began:.0f} s")
     print(f"{result.passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
-    return 1 if failed or not result.passed else 0
+    return 1 if failed or not (result.passed or args.module) else 0
 
 
 if __name__ == "__main__":

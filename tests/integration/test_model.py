@@ -42,8 +42,12 @@ class Model(harness.SharedServer):
         assert len(cls.prompts) == 24
         cls.solo = None
 
-    def greedy(self, k, user, n=N_TOKENS):
-        return self.server.complete(self.prompts[k], n, user=user)
+    def greedy(self, k, user, n=N_TOKENS, **more):
+        return self.server.complete(self.prompts[k], n, user=user, **more)
+
+    def hold_background(self, held):
+        r = self.server.request("PATCH", "/v1/config", {"sched.background_paused": held})
+        self.assertEqual(r.status, 200)
 
     def solo_texts(self):
         """Each prompt alone, nothing cached: what all other ways are compared with."""
@@ -71,10 +75,18 @@ class Model(harness.SharedServer):
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
+        # Background, and held until all are there, however slowly this client starts them.
+        flex = {"service_tier": "flex"}
         others = [lambda k=k: self.server.complete(f"{k} other things that {k} people say:",
-                                                   4 * N_TOKENS, user="others") for k in range(8)]
-        jobs = [lambda k=k: self.greedy(k, f"batch {k}") for k in range(24)] + others
-        results = in_parallel(32, jobs)
+                                                   4 * N_TOKENS, user="others", **flex)
+                  for k in range(8)]
+        jobs = [lambda k=k: self.greedy(k, f"batch {k}", **flex) for k in range(24)] + others
+
+        def let_go():
+            self.server.wait_metric("num_requests_waiting", 32, 60)
+            self.hold_background(False)
+        self.hold_background(True)
+        results = in_parallel(33, [*jobs, let_go])
         stop.set()
         watcher.join()
         self.assertGreater(most[0], 24)  # they did run together
