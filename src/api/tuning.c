@@ -199,6 +199,7 @@ static json_t *live_state(const gs_tuning *t) {
 /* On a worker thread: the file, and what the loop said. body: {"file", "live"}. */
 static void read_curve(const gs_served_model *m, const json_t *body, gs_buf *out, gs_api_error *e) {
     (void)m;
+    (void)e;
     const void *data = NULL;
     size_t size = 0;
     json_error_t je;
@@ -210,15 +211,10 @@ static void read_curve(const gs_served_model *m, const json_t *body, gs_buf *out
             o = json_loadb(data, size, JSON_REJECT_DUPLICATES, &je);
         gs_unmap(data, size);
     }
-    if (!json_is_object(o)) {
+    if (!json_is_object(o)) { /* `gamasot tune` has not been run here */
         json_decref(o);
-        o = NULL;
-        if (!json_is_true(json_object_get(live, "on"))) {
-            gs_api_fail(e, GS_ERR_NOT_FOUND, NULL,
-                        "`gamasot tune` has not been run here, and live tuning is off.");
-            return;
-        }
         o = json_object();
+        json_object_set_new(o, "curve", json_array());
     }
     json_object_set(o, "live", (json_t *)(uintptr_t)live);
     char *text = json_dumps(o, JSON_COMPACT);
@@ -246,7 +242,7 @@ static void get_tune(gs_api *a, gs_http_request *rq, json_t *body) {
 
 static const gs_schema schemas[] = {
     {"Tune",
-     "{'type':'object','required':['live'],'properties':{"
+     "{'type':'object','required':['curve','live'],'properties':{"
      "'curve':{'type':'array','items':{'type':'object','properties':{'load':" NUMBER ","
      "'tokens_per_s':" NUMBER ",'ttft_p95_ms':" NUMBER ",'itl_p95_ms':" NUMBER ","
      "'holds':{'type':'boolean'},'breaks':" TEXT "}}},"

@@ -110,9 +110,10 @@ class Confirmed(unittest.TestCase):
 class Live(unittest.TestCase):
     def test_is_off_until_asked_for(self):
         with Server() as s:
-            self.assertEqual(s.get("/v1/tune").status, 404)
+            self.assertEqual((s.get("/v1/tune").json["curve"], s.get("/v1/tune").json["live"]["on"]),
+                             ([], False))
             s.request("PATCH", "/v1/config", {"tune.live": True, "tune.interval_s": 1})
-            wait_until("live tuning", lambda: s.get("/v1/tune").status == 200)
+            wait_until("live tuning", lambda: s.get("/v1/tune").json["live"]["on"])
             self.assertEqual(s.metrics()["tune_live"], 1)
 
     def test_tries_and_takes_back(self):

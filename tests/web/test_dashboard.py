@@ -4,6 +4,8 @@ server goes away."""
 import re
 import subprocess
 import sys
+import tempfile
+import time
 
 import browser
 import harness
@@ -174,6 +176,31 @@ class Targets(browser.PageTest):
             v.page.click("#tune-table summary")
             self.assertEqual(v.page.locator("#tune-table tbody tr").count(), 5)
             self.assertIn("0.9 s", v.text("#tune-table"))
+
+    def test_looking_back(self):
+        env = {"GAMASOT_STORE_FOLDER": tempfile.mkdtemp(prefix="history-", dir=harness.TMP)}
+        with harness.Server("--metrics.history-s", 1, "--fake.step_ms", 20, env=env) as server:
+            def of_the_hour():
+                now = int(time.time())
+                rows = server.get(f"/v1/history?from={now - 3600}&to={now + 60}&step=3600").json["rows"]
+                return [(c["name"], c["requests"], c["ttft_ms"]["p95"])
+                        for r in rows for c in r["classes"]]
+            for _ in range(3):
+                server.complete("yesterday", 4)
+            wait_until("it is kept", lambda: sum(n for _, n, _ in of_the_hour()) == 3)
+            self.assertEqual({c for c, _, _ in of_the_hour()}, {"chat"})
+            with self.visit(server) as v:
+                v.wait_live()
+                v.view("targets")
+                v.page.wait_for_selector("#history-chart canvas")
+                v.page.click("#history-table summary")
+                head = v.page.locator("#history-table thead th").all_inner_texts()
+                self.assertIn("chat", [h.lower() for h in head])
+                first = v.page.locator("#history-table tbody tr >> nth=0").inner_text()
+                self.assertRegex(first, r"\d+ ms")
+                v.page.select_option("#history-range", "evening")
+                v.wait_text("#history-none", "Nothing was recorded")
+                self.assertTrue(v.page.is_hidden("#history-chart"))
 
     def test_a_setting_changes_at_once(self):
         with self.visit(self.server, allow="400") as v:
