@@ -59,7 +59,7 @@ LLHTTP := $(BUILD_ROOT)/llhttp
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
         -Wcast-qual -Wformat=2 -Wundef -Wdouble-promotion -Werror $(CLANG_FLAGS)
 FORTIFY := $(if $(SANITIZER),,-D_FORTIFY_SOURCE=3)
-CPPFLAGS += -D_GNU_SOURCE -Isrc -I$(LLHTTP)/include $(FORTIFY) -DPCRE2_CODE_UNIT_WIDTH=8
+CPPFLAGS += -D_GNU_SOURCE -Isrc -Itests -I$(LLHTTP)/include $(FORTIFY) -DPCRE2_CODE_UNIT_WIDTH=8
 RUST_DEFINE := -DGS_HAVE_RUST=$(if $(RUST_LIB),1,0)
 CFLAGS += -std=c17 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong $(WARN) $(SAN_FLAGS)
 LDFLAGS += $(SAN_FLAGS)
@@ -105,7 +105,7 @@ libs_of = $(foreach m,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-all: $(B)/gamasot ## build the program (default)
+all: $(B)/gamasot $(B)/gamasot-faults ## build the program (default), and the one whose calls can fail
 	@$(if $(SANITIZER),:,ln -sfn $(notdir $(B)) $(BUILD_ROOT)/current)
 
 help: ## this list
@@ -191,10 +191,22 @@ $(RUST_LIB): rust/Cargo.toml rust/Cargo.lock $(wildcard rust/src/*.rs rust/src/*
 endif
 
 # All archives among the prerequisites as one group: Rust and C refer to each other.
-link = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
+link = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 $(B)/gamasot: $(B)/src/cli/main.o $(call libs_of,cli) $(RUST_LIB) $(S)/llhttp.a
 	@$(link) $(LDLIBS)
+
+# ---- Calls that fail on purpose: tests/faults, linked around these calls of the same objects -----
+FAULT_WRAPS := gs_malloc gs_calloc gs_realloc gs_array gs_strdup gs_strndup gs_aligned gs_read gs_pread gs_write \
+               gs_accept mmap pthread_create uv_try_write uv_read_start sqlite3_step sqlite3_prepare_v2 \
+               sqlite3_prepare_v3 sqlite3_exec sqlite3_open_v2
+FAULT_OBJ := $(S)/tests/faults/calls.o
+SEAM_WRAPS := gs_fake_create gs_fake_release gs_native_create gs_encoder_create gs_spsc_push gs_guide_limit \
+              gs_turns_should_yield gs_sched_submit
+SEAM_OBJ := $(S)/tests/faults/seams.o
+comma := ,
+$(B)/gamasot-faults: $(B)/src/cli/main.o $(FAULT_OBJ) $(SEAM_OBJ) $(call libs_of,cli) $(RUST_LIB) $(S)/llhttp.a
+	@$(link) $(addprefix -Wl$(comma)--wrap=,$(FAULT_WRAPS) $(SEAM_WRAPS)) $(LDLIBS)
 
 # ---- Tests: tests/unit/<module>/test_*.c links that module and what it may include ---------------
 # TEST_MODULES="gguf kv" builds and runs the tests of these modules alone.
@@ -202,8 +214,8 @@ TEST_MODULES ?= $(MODULES)
 UNIT_SRC := $(wildcard $(patsubst %,tests/unit/%/test_*.c,$(TEST_MODULES)))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 define unit_rule
-$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(call libs_of,$(1)) $(if $(filter tokenizer metrics api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(S)/llhttp.a)
-	@$$(link) -lcmocka $$(LDLIBS)
+$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(FAULT_OBJ) $(call libs_of,$(1)) $(if $(filter tokenizer metrics api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(S)/llhttp.a)
+	@$$(link) $(addprefix -Wl$(comma)--wrap=,$(FAULT_WRAPS)) -lcmocka $$(LDLIBS)
 endef
 $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
 

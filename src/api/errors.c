@@ -101,7 +101,10 @@ static void end_with_error(gs_http_request *rq, const gs_api_error *e) {
     gs_buf_str(&out, events ? "data: " : "");
     gs_api_error_body(gs_api_error_shape(gs_http_path(rq)), e, &out);
     gs_buf_str(&out, events ? "\n\n" : "\n");
-    gs_http_reply(rq, out.failed ? 500 : 200, NULL, out.data, out.len);
+    if (out.failed)
+        gs_http_abort(rq);
+    else
+        gs_http_reply(rq, 200, NULL, out.data, out.len);
     gs_buf_deinit(&out);
 }
 
@@ -121,6 +124,7 @@ void gs_api_reply_error(gs_http_request *rq, const gs_api_error *e) {
         gs_http_add_header(rq, "Retry-After", seconds);
     }
     gs_api_error_body(gs_api_error_shape(gs_http_path(rq)), e, &out);
-    gs_http_reply(rq, status, "application/json", out.data, out.len);
+    /* Without memory for it: the status alone, never half a body. */
+    gs_http_reply(rq, status, "application/json", out.data, out.failed ? 0 : out.len);
     gs_buf_deinit(&out);
 }

@@ -187,7 +187,7 @@ static int run_piece(gs_db *db, gs_store_job *job) {
     int fd = open(d->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return GS_ERR_NOT_FOUND;
-    ssize_t n = pread(fd, d->piece, sizeof(d->piece), d->at);
+    ssize_t n = gs_pread(fd, d->piece, sizeof(d->piece), d->at);
     close(fd);
     d->n = n > 0 ? (size_t)n : 0;
     return n < 0 ? GS_ERR_IO : 0;

@@ -136,7 +136,7 @@ void gs_req_fail(gs_req *r, const gs_api_error *e) {
             r->dialect->stream_error(r, e);
         } else {
             gs_api_error_body(gs_api_error_shape(gs_http_path(r->rq)), e, &r->out);
-            gs_http_write(r->rq, r->out.data, r->out.len);
+            gs_req_write(r); /* or cuts it */
         }
         release_http(r);
     }

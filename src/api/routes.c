@@ -235,7 +235,7 @@ static void job_answer(gs_api_job *j) {
     if (j->rq && j->error.code != 0)
         gs_api_reply_error(j->rq, &j->error);
     else if (j->rq)
-        gs_http_reply(j->rq, 200, "application/json", j->out.data, j->out.len);
+        gs_api_reply_json(j->rq, 200, &j->out);
     gs_buf_deinit(&j->out);
     json_decref(j->body);
 }

@@ -115,14 +115,7 @@ static void reply(gs_api_query *x, gs_buf *out) {
     }
     gs_http_request *rq = x->rq;
     x->rq = NULL;
-    if (out->failed) {
-        gs_api_error e;
-        gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
-        gs_api_reply_error(rq, &e);
-    } else {
-        gs_http_reply(rq, 200, "application/json", out->data, out->len);
-    }
-    gs_buf_deinit(out);
+    gs_api_reply_json(rq, 200, out);
 }
 
 static bool is_own(const gs_api_query *x, uint32_t person, uint64_t scope) {

@@ -76,11 +76,6 @@ int gs_cli_config(gs_config *cfg, const gs_command *cmd, int argc, char **argv,
 }
 
 int main(int argc, char **argv) {
-    char err[256];
-    if (gs_fault_from_env(err, sizeof(err)) != 0) {
-        fprintf(stderr, "gamasot: GAMASOT_FAULT: %s\n", err);
-        return 2;
-    }
     if (argc < 2 || strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 ||
         strcmp(argv[1], "-h") == 0) {
         print_help(argc < 2 ? stderr : stdout);

@@ -1,7 +1,6 @@
 /* One connection: reading, the state machine, writing, time-outs, the end. */
 #include "http/conn_impl.h"
 
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -255,8 +254,6 @@ static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf) {
     gs_http_conn *c = (gs_http_conn *)stream;
     if (c->closing || nread == 0)
         return;
-    if (gs_fault_hit(GS_FAULT_READ))
-        nread = -errno;
     if (nread < 0) {
         on_client_end(c, nread);
     } else if (c->state == GS_CONN_LINGER) {
@@ -320,8 +317,6 @@ static int send_out(gs_http_conn *c) {
         return UV_ENOMEM;
     if (c->out.len == 0 || c->sending.data)
         return 0;
-    if (gs_fault_hit(GS_FAULT_WRITE))
-        return -errno;
     size_t at = 0;
     while (at < c->out.len) {
         uv_buf_t b = uv_buf_init(c->out.data + at, 0);

@@ -165,6 +165,8 @@ void gs_conn_format_error(gs_http_conn *c, int status, const char *path, const c
     } else {
         gs_buf_printf(&body, "%s\n", message);
     }
+    if (body.failed) /* the status alone, never half a body */
+        gs_buf_deinit(&body);
     gs_conn_will_write(c);
     c->close_after = true;
     add_head(c, NULL, status, type);

@@ -7,10 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/sys.h"
+
 /* The number in a file that may be read again and again. False: none to be had. */
 static int read_number(int fd, uint64_t *out) {
     char text[32], *end;
-    const ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    const ssize_t n = gs_pread(fd, text, sizeof(text) - 1, 0);
     if (n <= 0)
         return 0;
     text[n] = '\0';

@@ -106,7 +106,7 @@ static int unpack(unpacked *u, const char *file) {
         return rc;
     }
     int rc;
-    if (pread(in, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
+    if (gs_pread(in, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
         memcmp(magic, sqlite, sizeof(magic)) == 0) {
         rc = take_name(u, "gamasot.db");
         if (rc == 0)

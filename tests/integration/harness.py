@@ -16,7 +16,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-GAMASOT = None
+GAMASOT = GAMASOT_FAULTS = None
 LONG = False
 VERBOSE = False
 SANITIZED = False
@@ -31,9 +31,10 @@ SANITIZER_REPORT = re.compile(
 
 
 def setup(build_dir, long, verbose):
-    global GAMASOT, LONG, VERBOSE, SANITIZED, SLOWNESS
+    global GAMASOT, GAMASOT_FAULTS, LONG, VERBOSE, SANITIZED, SLOWNESS
     build = pathlib.Path(build_dir).resolve()
     GAMASOT = str(build / "gamasot")
+    GAMASOT_FAULTS = str(build / "gamasot-faults")  # the same with calls that can fail
     LONG, VERBOSE = long, verbose
     SANITIZED = bool(re.search(r"asan|tsan", build.name))
     SLOWNESS = 10 if SANITIZED else 1
@@ -75,9 +76,13 @@ def clean_env(extra=None):
     return env
 
 
+def program(env):
+    return GAMASOT_FAULTS if "GAMASOT_FAULT" in (env or {}) else GAMASOT
+
+
 def cli(*args, env=None, timeout_s=60, stdin=None):
     """One command of gamasot to its end: (exit status, stdout, stderr)."""
-    done = subprocess.run([GAMASOT, *args], env=clean_env(env), capture_output=True, cwd=TMP,
+    done = subprocess.run([program(env), *args], env=clean_env(env), capture_output=True, cwd=TMP,
                           timeout=timeout_s * SLOWNESS, stdin=stdin or subprocess.DEVNULL)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -185,7 +190,7 @@ class Server:
         self.key = key
         self.ended = False
         log_fd, self.log_path = tempfile.mkstemp(prefix="server-", suffix=".log", dir=TMP)
-        command = [GAMASOT, "serve", "--port", "0"]
+        command = [program(env), "serve", "--port", "0"]
         if backend == "fake":
             command += ["--backend", "fake"]
         if check:

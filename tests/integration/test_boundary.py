@@ -33,6 +33,7 @@ RAW = [b"", b"{", b"null", b"[]", b'"x"', b'{"a":\xff}', b'{"a":"\xed\xa0\x80"}'
 class Generator:
     def __init__(self, document, seed):
         self.document, self.rng = document, random.Random(seed)
+        self.by_path = document["paths"]
         self.operations = [(path, method, op) for path, item in document["paths"].items()
                            for method, op in item.items()]
         self.with_body = [o for o in self.operations if "requestBody" in o[2]]
@@ -139,7 +140,8 @@ class Generator:
     def request(self):
         """method, path, headers, body, operation"""
         rng = self.rng
-        path, method, op = rng.choice(self.operations if rng.random() < 0.15 else self.with_body)
+        template, method, op = rng.choice(self.operations if rng.random() < 0.15 else self.with_body)
+        path = template
         headers = {"Content-Type": "application/json"}
         for p in op.get("parameters", []):
             value = str(self.bad(p["schema"]) if rng.random() < 0.5 else self.good(p["schema"]))
@@ -157,6 +159,7 @@ class Generator:
                 headers["Content-Type"] = rng.choice(["text/plain", "application/xml", ""])
         if rng.random() < 0.02:
             method = rng.choice(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
+            op = self.by_path.get(template, {}).get(method.lower(), op)
         return method.upper(), path, headers, body, op
 
 

@@ -201,6 +201,8 @@ class FailingCalls(unittest.TestCase):
         for kind in ("read", "accept", "mmap"):
             self.torture(kind, (1, 2, 3), 1)
         self.torture("write", (2, 3, 4), 1)  # the first writes the port that we need
+        self.torture("thread", (1, 2, 4, 6), 1)
+        self.torture("sqlite", (1, 2, 5, 20), 4)  # without its store it serves all the same
 
     @harness.long_only
     @harness.limit(1800)

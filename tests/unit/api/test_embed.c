@@ -1,4 +1,5 @@
 /* Requests for vectors and scores through the whole server (fake backend). */
+#include "faults/fault.h"
 #include "server.h"
 
 #include <math.h>

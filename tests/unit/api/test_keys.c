@@ -14,6 +14,7 @@
 #include "api/keys.h"
 #include "base/err.h"
 #include "base/sys.h"
+#include "faults/fault.h"
 
 #define HASH "\"hash\":\"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\""
 

@@ -2,6 +2,7 @@
 #include "server.h"
 
 #include "base/rng.h"
+#include "faults/fault.h"
 
 #define COMPLETIONS "/v1/completions"
 #define CHAT        "/v1/chat/completions"

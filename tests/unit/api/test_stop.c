@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "faults/fault.h"
 
 static gs_stop_set set_of(const char *const *texts, int n) {
     gs_stop_set s = {.n = n};

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/sys.h"
+#include "faults/fault.h"
 
 #include <string.h>
 

@@ -9,6 +9,7 @@
 #include "base/jsonw.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "faults/fault.h"
 
 #include <errno.h>
 #include <fcntl.h>

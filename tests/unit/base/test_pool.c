@@ -12,6 +12,7 @@
 #include "base/sys.h"
 
 #include "base/pool_impl.h"
+#include "faults/fault.h"
 #include "cgroup.h"
 
 #include <pthread.h>

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/queue.h"
 #include "base/sys.h"
+#include "faults/fault.h"
 
 #include <pthread.h>
 #include <sched.h>

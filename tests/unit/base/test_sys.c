@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/sys.h"
+#include "faults/fault.h"
 
 #include <errno.h>
 #include <fcntl.h>

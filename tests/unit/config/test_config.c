@@ -21,6 +21,7 @@
 #include "config/config.h"
 #include "config/config_impl.h"
 #include "config/dirs.h"
+#include "faults/fault.h"
 
 static char home[64]; /* an empty folder per test */
 static char err[512];

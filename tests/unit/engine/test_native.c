@@ -21,6 +21,7 @@
 #include "engine/native.h"
 #include "engine/perplexity.h"
 #include "gguf/gguf.h"
+#include "faults/fault.h"
 
 #define MAX_TOKENS 256 /* of a test sequence */
 #define BATCH      128

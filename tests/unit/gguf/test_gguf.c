@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "gguf/gguf.h"
+#include "faults/fault.h"
 #include "gguf_walk.h"
 #include "gguf_writer.h"
 

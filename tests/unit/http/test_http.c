@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include "base/err.h"
+#include "faults/fault.h"
 
 #define GET(path) "GET " path " HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -1,4 +1,5 @@
 /* Time-outs, readers that do not read, and calls that fail. */
+#include "faults/fault.h"
 #include "harness.h"
 
 #include <sys/resource.h>

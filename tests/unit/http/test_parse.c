@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "http/parse_impl.h"
+#include "faults/fault.h"
 
 static const gs_http_limits limits = {
     .max_line_bytes = 200, .max_header_bytes = 1000, .max_body_bytes = 100, .max_headers = 8};

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include "base/err.h"
+#include "faults/fault.h"
 
 typedef struct upload {
     harness h; /* first */

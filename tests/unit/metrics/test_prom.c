@@ -9,6 +9,7 @@
 
 #include "base/sys.h"
 #include "metrics/prom.h"
+#include "faults/fault.h"
 
 static void check(gs_buf *b, const char *want) {
     assert_false(b->failed);

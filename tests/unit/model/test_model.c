@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "model/arch.h"
 #include "model/model.h"
+#include "faults/fault.h"
 #include "tiny_model.h"
 
 /* Consumes w. */

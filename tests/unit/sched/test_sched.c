@@ -13,6 +13,7 @@
 #include "base/sys.h"
 #include "sched/sched.h"
 #include "sched/sched_impl.h"
+#include "faults/fault.h"
 
 #define BT      4
 #define CONTEXT 256

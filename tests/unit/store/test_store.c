@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/sys.h"
 #include "store/store.h"
+#include "faults/fault.h"
 
 static char folder[64];
 

@@ -21,6 +21,7 @@
 #include "base/sys.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/chat_impl.h"
+#include "faults/fault.h"
 
 #define NOW_S 1735689600 /* 2025-01-01 00:00 UTC */
 

@@ -19,6 +19,7 @@
 #include "base/utf8.h"
 #include "tokenizer/tok_impl.h"
 #include "tokenizer/tokenizer.h"
+#include "faults/fault.h"
 #include "vocab_builder.h"
 
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER = 4, BYTE = 6 };

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/sys.h"
 #include "web/web.h"
+#include "faults/fault.h"
 
 static void test_find(void **state) {
     (void)state;
