@@ -50,6 +50,9 @@ int gs_calibrate(gs_backend *b, gs_cost *cost, bool verify, bool *differs, bool 
     x.tokens = gs_calloc((size_t)most, sizeof(*x.tokens));
     x.blocks = gs_array((size_t)x.n_blocks, sizeof(*x.blocks));
     int rc = x.tokens && x.blocks ? 0 : GS_ERR_NOMEM;
+    /* Not all the same: a mixture would give them to the same few experts. */
+    for (int32_t i = 0; rc == 0 && i < most; i++)
+        x.tokens[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)x.info.n_vocab);
     for (int32_t i = 0; rc == 0 && i < x.n_blocks; i++)
         x.blocks[i] = (uint32_t)i;
     gs_cost_calibration k;

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/memory.h"
 #include "base/sys.h"
-#include "engine/carve.h"
+#include "base/carve.h"
 #include "engine/encoder_impl.h"
 
 size_t gs_encoder_block_bytes(const gs_model *m, int32_t block_tokens) {

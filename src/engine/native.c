@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/memory.h"
 #include "base/sys.h"
-#include "engine/carve.h"
+#include "base/carve.h"
 #include "engine/encoder.h"
 #include "engine/native_impl.h"
 
@@ -229,7 +229,8 @@ static void carve_all(gs_native *b, gs_carver *c) {
     size_t t = (size_t)b->cfg.max_batch_tokens, f = sizeof(float), n_rot = (size_t)hp->n_rot / 2;
     size_t nq = (size_t)hp->n_heads * (size_t)hp->head_dim;
     size_t nkv = (size_t)hp->n_kv_heads * (size_t)hp->head_dim;
-    size_t ne = (size_t)hp->n_embd, nff = (size_t)hp->n_ff, nv = (size_t)hp->n_vocab;
+    const int32_t n_ff = hp->n_experts > 0 ? 0 : hp->n_ff;
+    size_t ne = (size_t)hp->n_embd, nff = (size_t)n_ff, nv = (size_t)hp->n_vocab;
     size_t threads = (size_t)b->n_threads;
     for (int i = 0; i < 2; i++) { /* the area that steps begin in, and the one beside it */
         b->x = gs_carve(c, t, ne * f);
@@ -251,7 +252,11 @@ static void carve_all(gs_native *b, gs_carver *c) {
     b->logits = gs_carve(c, (size_t)b->logit_rows, nv * f);
     b->act_embd = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
     b->act_attn = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_heads * hp->head_dim));
-    b->act_ff = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_ff));
+    b->act_ff = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, n_ff));
+    if (hp->n_experts > 0) {
+        gs_moe_carve(&b->moe, c);
+        b->act_router = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
+    }
     b->act_out = gs_carve(c, 1, gs_act_bytes(b->logit_rows, hp->n_embd));
     b->n_part_rows = (int32_t)(PARTS_BYTES / sizeof(float) / gs_attn_part_floats(&b->kv));
     b->parts = gs_carve(c, (size_t)b->n_part_rows, gs_attn_part_floats(&b->kv) * f);
@@ -262,6 +267,23 @@ static void carve_all(gs_native *b, gs_carver *c) {
         void *sampler = gs_carve(c, 1, gs_sampler_scratch_bytes(hp->n_vocab));
         if (b->scratch)
             b->scratch[i] = (native_scratch){attn, sampler};
+    }
+}
+
+static void describe_experts(gs_native *b) {
+    const gs_hparams *hp = &b->m->hp;
+    GS_ASSERT(!b->branch_apart); /* gs_moe_down adds to x */
+    b->moe = (gs_moe){.n_experts = hp->n_experts,
+                      .n_used = hp->n_experts_used,
+                      .n_embd = hp->n_embd,
+                      .n_ff = hp->n_ff,
+                      .max_rows = b->cfg.max_batch_tokens,
+                      .n_threads = b->n_threads,
+                      .scale = hp->expert_scale};
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const gs_layer *ly = &b->m->layers[i];
+        b->moe.in_need |= gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type);
+        b->moe.mid_need |= gs_act_need(ly->w_down.type);
     }
 }
 
@@ -313,6 +335,8 @@ int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, s
                      cfg->n_kv_blocks, gs_err_text(rc));
     if (rc == GS_OK)
         rc = find_kinds(b, err, errlen);
+    if (rc == GS_OK && hp->n_experts > 0)
+        describe_experts(b);
     if (rc == GS_OK)
         rc = alloc_memory(b, err, errlen);
     if (rc != GS_OK) {

@@ -5,6 +5,7 @@
 #include "engine/native.h"
 #include "kernels/attn.h"
 #include "kernels/kernels.h"
+#include "kernels/moe.h"
 
 #define GS_NATIVE_MAX_KINDS  4  /* different rotary tables, and different windows, of one model */
 #define GS_NATIVE_LOGIT_ROWS 32 /* rows that go through the output matrix together */
@@ -89,6 +90,8 @@ typedef struct gs_native {
     float *sin_tab;    /* likewise */
     uint8_t *act_embd; /* gs_act of n_embd, of n_heads * head_dim, of n_ff, of the output */
     uint8_t *act_attn, *act_ff, *act_out;
+    gs_moe moe; /* with experts; then gate, up and act_ff have no room, and: */
+    uint8_t *act_router;
     native_scratch *scratch; /* [n_threads] */
     native_row *rows;        /* [T] */
     native_span *spans;      /* [T] */
@@ -110,6 +113,22 @@ typedef struct gs_native {
     bool give_way;       /* thread 0 decides before a layer's last barrier, all read it after */
     native_area parked;
 } gs_native;
+
+/* One thread's view of the step. */
+typedef struct native_lane {
+    gs_native *b;
+    const gs_model *m;
+    int tid, n;
+    int r0, r1; /* its rows */
+    gs_act embd, attn, ff, router;
+} native_lane;
+
+static inline void gs_native_sync(const native_lane *t) {
+    gs_pool_barrier(t->b->cfg.pool, t->tid);
+}
+
+/* native_moe.c: what the experts add to x, from the quantised rows. */
+void gs_native_experts(const native_lane *t, const gs_layer *ly);
 
 /* native_attn.c: shares out the step's attention, once the spans are known. */
 void gs_native_attn_plan(gs_native *b);

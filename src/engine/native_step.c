@@ -14,6 +14,7 @@
  *             quantise                           -> gate -> act_ff
  *     panels  down product                       += x
  *
+ * A mixture of experts has phases of its own in place of the last two (kernels/moe.h).
  * (Shares that do not end at a quantisation group need one more, see ffn_owns_parts, and so does
  * attention in parts, see native_attn.c.)
  *
@@ -25,15 +26,6 @@
 
 #include "engine/native_impl.h"
 
-/* One thread's view of the step. */
-typedef struct lane {
-    gs_native *b;
-    const gs_model *m;
-    int tid, n;
-    int r0, r1; /* its rows */
-    gs_act embd, attn, ff;
-} lane;
-
 /* Columns that one thread quantises at least: four blocks, so that threads hardly meet in a cache
  * line of the scales. */
 #define PART_COLS 128
@@ -41,16 +33,12 @@ _Static_assert(PART_COLS % GS_ACT_GROUP == 0, "parts are made of whole groups");
 /* Tiles per thread from which on rows are dealt out whole. */
 #define ROWS_FROM_TILES 8
 
-static void sync_all(const lane *t) {
-    gs_pool_barrier(t->b->cfg.pool, t->tid);
-}
-
 static float *row_of(float *base, int32_t width, int32_t row) {
     return base + (int64_t)row * width;
 }
 
 /* Token embeddings and this step's rotary tables, for own rows. */
-static void embed_rows(const lane *t) {
+static void embed_rows(const native_lane *t) {
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
     int32_t n_rot = hp->n_rot / 2;
@@ -72,7 +60,7 @@ static void embed_rows(const lane *t) {
 }
 
 /* x += scale * norm(branch), where branches are kept apart; weight NULL: no norm. */
-static void join_branch(const lane *t, const float *weight) {
+static void join_branch(const native_lane *t, const float *weight) {
     const gs_hparams *hp = &t->m->hp;
     if (!t->b->branch_apart)
         return;
@@ -80,14 +68,13 @@ static void join_branch(const lane *t, const float *weight) {
         float *x = row_of(t->b->x, hp->n_embd, r), *y = row_of(t->b->tmp, hp->n_embd, r);
         if (weight)
             gs_rmsnorm(y, y, weight, hp->n_embd, hp->norm_eps);
-        for (int32_t i = 0; i < hp->n_embd; i++)
-            x[i] += hp->residual_scale * y[i];
+        gs_add_scaled(x, y, hp->residual_scale, hp->n_embd);
     }
-    sync_all(t);
+    gs_native_sync(t);
 }
 
 /* A product whose result joins the residual: at once, or by way of tmp. */
-static void residual_gemm(const lane *t, const gs_mat *w, const gs_act *a) {
+static void residual_gemm(const native_lane *t, const gs_mat *w, const gs_act *a) {
     const bool apart = t->b->branch_apart;
     int p0, p1;
     gs_share(w->n_panels, t->tid, t->n, &p0, &p1);
@@ -108,7 +95,8 @@ typedef struct qkv_part {
     bool rotate;
 } qkv_part;
 
-static void finish_heads(const lane *t, const qkv_part *part, int32_t layer, int h0, int h1) {
+static void finish_heads(const native_lane *t, const qkv_part *part, int32_t layer, int h0,
+                         int h1) {
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
     int32_t hd = hp->head_dim, n_rot = hp->n_rot / 2;
@@ -125,7 +113,7 @@ static void finish_heads(const lane *t, const qkv_part *part, int32_t layer, int
     }
 }
 
-static void qkv_phase(const lane *t, int32_t layer) {
+static void qkv_phase(const native_lane *t, int32_t layer) {
     const gs_layer *ly = &t->m->layers[layer];
     const gs_hparams *hp = &t->m->hp;
     gs_native *b = t->b;
@@ -155,7 +143,7 @@ static void qkv_phase(const lane *t, int32_t layer) {
  * value of a row goes to a line of its own, mostly a cold one. Done by whoever computed the K heads
  * it made one thread late by more than its products take.
  */
-static void append_phase(const lane *t, int32_t layer) {
+static void append_phase(const native_lane *t, int32_t layer) {
     gs_native *b = t->b;
     int32_t hd = t->m->hp.head_dim, n_kv = t->m->hp.n_kv_heads, width = n_kv * hd;
     int u0, u1;
@@ -168,19 +156,19 @@ static void append_phase(const lane *t, int32_t layer) {
     }
 }
 
-static void own_columns(const lane *t, int32_t k, int32_t *c0, int32_t *c1) {
+static void own_columns(const native_lane *t, int32_t k, int32_t *c0, int32_t *c1) {
     int p0, p1;
     gs_share((k + PART_COLS - 1) / PART_COLS, t->tid, t->n, &p0, &p1);
     *c0 = p0 * PART_COLS;
     *c1 = p1 * PART_COLS < k ? p1 * PART_COLS : k;
 }
 
-static bool whole_rows(const lane *t) {
+static bool whole_rows(const native_lane *t) {
     return t->b->n_rows >= ROWS_FROM_TILES * GS_TILE_ROWS * t->n;
 }
 
 /* Called ahead of the barrier before a quant_phase: the lines arrive while the thread waits. */
-static void fetch_act(const lane *t, const gs_act *act, int flags) {
+static void fetch_act(const native_lane *t, const gs_act *act, int flags) {
     int32_t c0, c1;
     if (whole_rows(t))
         return;
@@ -193,12 +181,12 @@ static void fetch_act(const lane *t, const gs_act *act, int flags) {
  * Whether the gate's columns are dealt out in parts that a thread can quantise itself. Not when
  * that would leave shares uneven by more than 1 in 8.
  */
-static bool ffn_owns_parts(const lane *t) {
+static bool ffn_owns_parts(const native_lane *t) {
     int32_t parts = (t->m->hp.n_ff + PART_COLS - 1) / PART_COLS;
     return parts % t->n == 0 || parts >= 8 * t->n;
 }
 
-static void ffn_phase(const lane *t, const gs_layer *ly) {
+static void ffn_phase(const native_lane *t, const gs_layer *ly) {
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
     bool own = ffn_owns_parts(t);
@@ -234,8 +222,8 @@ static void ffn_phase(const lane *t, const gs_layer *ly) {
  * threads that write into the same lines take several times as long as one. So a few rows are
  * dealt out by columns (the sum of squares is then everybody's), many rows by tiles.
  */
-static void quant_phase(const lane *t, const gs_act *act, const float *x, const float *weight,
-                        int flags) {
+static void quant_phase(const native_lane *t, const gs_act *act, const float *x,
+                        const float *weight, int flags) {
     gs_act a = *act;
     float eps = t->m->hp.norm_eps;
     if (whole_rows(t)) {
@@ -260,55 +248,64 @@ static void quant_phase(const lane *t, const gs_act *act, const float *x, const 
     }
 }
 
+static void feed_forward(const native_lane *t, const gs_layer *ly) {
+    ffn_phase(t, ly);
+    gs_native_sync(t);
+    if (!ffn_owns_parts(t)) {
+        quant_phase(t, &t->ff, t->b->gate, NULL, gs_act_need(ly->w_down.type));
+        gs_native_sync(t);
+    }
+    residual_gemm(t, &ly->w_down, &t->ff);
+}
+
 /* Safepoint: the engine thread asks while the others finish the layer, and its answer reaches them
  * through the layer's last barrier. It is not asked again before they have read it: the next layer
  * has barriers in between. */
-static void decide(const lane *t) {
+static void decide(const native_lane *t) {
     if (t->tid == 0)
         t->b->give_way = gs_batch_yields(t->b->batch);
 }
 
-static void layer_pass(const lane *t, int32_t layer) {
+static void layer_pass(const native_lane *t, int32_t layer) {
     const gs_layer *ly = &t->m->layers[layer];
     int for_qkv = gs_act_need(ly->wq.type) | gs_act_need(ly->wk.type) | gs_act_need(ly->wv.type);
     int for_ffn = gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type);
-    int for_wo = gs_act_need(ly->wo.type), for_down = gs_act_need(ly->w_down.type);
+    int for_wo = gs_act_need(ly->wo.type);
     if (layer > 0)
         join_branch(t, t->m->layers[layer - 1].post_ffn_norm);
     quant_phase(t, &t->embd, t->b->x, ly->attn_norm, for_qkv);
-    sync_all(t);
+    gs_native_sync(t);
     qkv_phase(t, layer);
-    sync_all(t);
+    gs_native_sync(t);
     append_phase(t, layer);
-    sync_all(t);
+    gs_native_sync(t);
     gs_native_attn(t->b, layer, t->tid);
     if (t->b->parted) {
-        sync_all(t);
+        gs_native_sync(t);
         gs_native_attn_merge(t->b, layer, t->tid);
     }
     fetch_act(t, &t->attn, for_wo);
-    sync_all(t);
+    gs_native_sync(t);
     quant_phase(t, &t->attn, t->b->attn, NULL, for_wo);
-    sync_all(t);
+    gs_native_sync(t);
     residual_gemm(t, &ly->wo, &t->attn);
     fetch_act(t, &t->embd, for_ffn);
-    sync_all(t);
+    gs_native_sync(t);
     join_branch(t, ly->post_attn_norm);
     quant_phase(t, &t->embd, t->b->x, ly->ffn_norm, for_ffn);
-    sync_all(t);
-    ffn_phase(t, ly);
-    sync_all(t);
-    if (!ffn_owns_parts(t)) {
-        quant_phase(t, &t->ff, t->b->gate, NULL, for_down);
-        sync_all(t);
-    }
-    residual_gemm(t, &ly->w_down, &t->ff);
+    if (ly->router.data)
+        quant_phase(t, &t->router, t->b->x, ly->ffn_norm, GS_ACT_FLOAT);
+    gs_native_sync(t);
+    if (ly->router.data)
+        gs_native_experts(t, ly);
+    else
+        feed_forward(t, ly);
     fetch_act(t, &t->embd, for_qkv);
     decide(t);
-    sync_all(t);
+    gs_native_sync(t);
 }
 
-static void finish_out(const lane *t, const native_out *o, float *logits) {
+static void finish_out(const native_lane *t, const native_out *o, float *logits) {
     gs_native *b = t->b;
     const gs_batch_item *it = &b->batch->items[o->item];
     int32_t n_vocab = t->m->hp.n_vocab;
@@ -324,7 +321,7 @@ static void finish_out(const lane *t, const native_out *o, float *logits) {
 }
 
 /* Scales and caps columns [c0, c1) of n rows of logits. */
-static void finish_logits(const lane *t, int32_t n, int32_t c0, int32_t c1) {
+static void finish_logits(const native_lane *t, int32_t n, int32_t c0, int32_t c1) {
     const gs_hparams *hp = &t->m->hp;
     for (int32_t r = 0; r < n; r++) {
         float *y = row_of(t->b->logits, hp->n_vocab, r);
@@ -337,7 +334,7 @@ static void finish_logits(const lane *t, int32_t n, int32_t c0, int32_t c1) {
 }
 
 /* Final norm and output matrix for the rows that need it, a few at a time; then sampling. */
-static void output_pass(const lane *t) {
+static void output_pass(const native_lane *t) {
     gs_native *b = t->b;
     const gs_mat *w = &t->m->output;
     const gs_hparams *hp = &t->m->hp;
@@ -351,13 +348,13 @@ static void output_pass(const lane *t) {
         for (int r = r0; r < r1; r++) /* stride 0: the rows are scattered */
             gs_rmsnorm_quant(&a, row_of(b->x, hp->n_embd, b->outs[first + r].row), 0,
                              t->m->output_norm, hp->norm_eps, r, r + 1, flags);
-        sync_all(t); /* also: nobody is still sampling from the previous logits */
+        gs_native_sync(t); /* also: nobody is still sampling from the previous logits */
         if (p0 < p1) {
             gs_gemm(w, &a, b->logits, hp->n_vocab, NULL, p0, p1, GS_GEMM_STORE);
             finish_logits(t, n, p0 * GS_PANEL_ROWS,
                           p1 < w->n_panels ? p1 * GS_PANEL_ROWS : hp->n_vocab);
         }
-        sync_all(t);
+        gs_native_sync(t);
         for (int r = r0; r < r1; r++)
             finish_out(t, &b->outs[first + r], row_of(b->logits, hp->n_vocab, r));
     }
@@ -365,7 +362,7 @@ static void output_pass(const lane *t) {
 
 /* Sequences that end in a vector take their rows' states, after the final norm; dealt out by item,
  * because the rows of one are added up in order. */
-static void pool_pass(const lane *t) {
+static void pool_pass(const native_lane *t) {
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
     for (int32_t i = 0, row = 0; i < b->batch->n_items; row += b->batch->items[i++].n_tokens) {
@@ -385,17 +382,18 @@ static void pool_pass(const lane *t) {
 void gs_native_step(void *arg, int tid, int n_threads) {
     gs_native *b = arg;
     const gs_hparams *hp = &b->m->hp;
-    lane t = {.b = b,
-              .m = b->m,
-              .tid = tid,
-              .n = n_threads,
-              .embd = {b->n_rows, hp->n_embd, b->act_embd},
-              .attn = {b->n_rows, hp->n_heads * hp->head_dim, b->act_attn},
-              .ff = {b->n_rows, hp->n_ff, b->act_ff}};
+    native_lane t = {.b = b,
+                     .m = b->m,
+                     .tid = tid,
+                     .n = n_threads,
+                     .embd = {b->n_rows, hp->n_embd, b->act_embd},
+                     .attn = {b->n_rows, hp->n_heads * hp->head_dim, b->act_attn},
+                     .ff = {b->n_rows, hp->n_ff, b->act_ff},
+                     .router = {b->n_rows, hp->n_embd, b->act_router}};
     gs_share(b->n_rows, tid, n_threads, &t.r0, &t.r1);
     if (b->first_layer == 0) {
         embed_rows(&t);
-        sync_all(&t);
+        gs_native_sync(&t);
     }
     for (int32_t layer = b->first_layer; layer < hp->n_layers; layer++) {
         layer_pass(&t, layer);

@@ -32,8 +32,13 @@ gs_act_view gs_act_layout(const gs_act *a) {
 }
 
 size_t gs_act_bytes(int32_t m_max, int32_t k) {
+    return gs_act_bytes_of(m_max, k, GS_ACT_INT | GS_ACT_FLOAT);
+}
+
+size_t gs_act_bytes_of(int32_t m_max, int32_t k, int flags) {
     size_t n = (size_t)m_max * (size_t)k, n_scales = n / GS_BLOCK_COLS;
-    return align64(n) + 3 * align64(4 * n_scales) + align64(8 * n_scales) + align64(4 * n);
+    size_t codes = align64(n) + 3 * align64(4 * n_scales) + align64(8 * n_scales);
+    return codes + (flags & (GS_ACT_FLOAT | GS_ACT_BF16) ? align64(4 * n) : 0); /* they lie last */
 }
 
 void gs_act_share(int32_t m, int tid, int n_threads, int32_t *r0, int32_t *r1) {
@@ -101,6 +106,26 @@ gs_act_row gs_act_row_at(const gs_act *a, int32_t row) {
     r.v.x += (int64_t)m0 * a->k + in_tile;
     r.v.pair += (int64_t)m0 * (a->k / 2) + in_tile;
     return r;
+}
+
+void gs_act_copy_row(gs_act *to, int32_t to_row, const gs_act *from, int32_t from_row, int flags) {
+    GS_ASSERT(to->k == from->k && to_row < to->m && from_row < from->m);
+    const gs_act_row d = gs_act_row_at(to, to_row), s = gs_act_row_at(from, from_row);
+    for (int32_t b = 0; flags & GS_ACT_INT && b < to->k / GS_BLOCK_COLS; b++) {
+        const int64_t i = (int64_t)b * d.mr, j = (int64_t)b * s.mr;
+        memcpy(d.v.q + GS_BLOCK_COLS * i, s.v.q + GS_BLOCK_COLS * j, GS_BLOCK_COLS);
+        d.v.ad[i] = s.v.ad[j];
+        if (flags & GS_ACT_ASUM)
+            d.v.asum[i] = s.v.asum[j];
+        if (flags & GS_ACT_N8)
+            d.v.n8[i] = s.v.n8[j];
+        if (flags & GS_ACT_N16)
+            memcpy(d.v.n16 + 2 * i, s.v.n16 + 2 * j, 2 * sizeof *d.v.n16);
+    }
+    for (int64_t c = 0; flags & GS_ACT_FLOAT && c < to->k; c++)
+        d.v.x[c * d.mr] = s.v.x[c * s.mr];
+    for (int64_t c = 0; flags & GS_ACT_BF16 && c < to->k / 2; c++)
+        d.v.pair[c * d.mr] = s.v.pair[c * s.mr];
 }
 
 /* k values of a row, from where `row` points. */

@@ -1,6 +1,10 @@
 /* Element-wise entry points: they only go through the dispatch table. */
 #include "kernels/kernels_impl.h"
 
+void gs_add_scaled(float *y, const float *x, float scale, int32_t n) {
+    gs_kernels->add_scaled(y, x, scale, n);
+}
+
 void gs_silu_mul(float *out, const float *gate, const float *up, int32_t n) {
     gs_kernels->silu_mul(out, gate, up, n);
 }

@@ -31,8 +31,8 @@ static gs_act_view act_at(gs_act_view v, int32_t m0, int32_t k) {
     return v;
 }
 
-void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const float *bias, int32_t p0,
-             int32_t p1, int mode) {
+static void multiply(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const float *bias,
+                     int32_t p0, int32_t p1, int mode, const uint8_t *then) {
     GS_ASSERT(w->k == a->k && a->m >= 1 && p0 >= 0 && p1 <= w->n_panels);
     const gs_tile_set *set = tiles_of(w->type);
     const gs_act_view act = gs_act_layout(a);
@@ -60,7 +60,13 @@ void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const floa
         for (int32_t p = p0; p < p1; p += t.n_panels) {
             t.n_panels = pairs && p + 1 < p1 ? 2 : 1;
             t.panel = w->data + (size_t)p * w->panel_bytes;
-            t.next = p + ahead + t.n_panels <= p1 ? t.panel + (size_t)ahead * w->panel_bytes : NULL;
+            int32_t past = p + ahead + t.n_panels - p1; /* panels that are no longer this call's */
+            t.next = t.panel + (size_t)ahead * w->panel_bytes;
+            if (past > 0 && (!then || c1 < n_tiles))
+                t.next = NULL;
+            else if (past > 0)
+                t.next =
+                    then + (size_t)(past > t.n_panels ? past - t.n_panels : 0) * w->panel_bytes;
             t.n_valid = w->n - p * GS_PANEL_ROWS;
             t.bias = bias ? bias + p * GS_PANEL_ROWS : NULL;
             for (int32_t i = c0; i < c1; i++) {
@@ -73,4 +79,14 @@ void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const floa
             }
         }
     }
+}
+
+void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const float *bias, int32_t p0,
+             int32_t p1, int mode) {
+    multiply(w, a, y, ldy, bias, p0, p1, mode, NULL);
+}
+
+void gs_gemm_then(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, int32_t p0, int32_t p1,
+                  const uint8_t *then) {
+    multiply(w, a, y, ldy, NULL, p0, p1, GS_GEMM_STORE, then);
 }

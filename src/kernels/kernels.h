@@ -85,8 +85,13 @@ size_t gs_mat_bytes(const gs_mat *m); /* what data must hold: <= 1.05 x the sour
  * past n are zero. Disjoint ranges may be packed at once.
  */
 void gs_mat_pack(gs_mat *m, const void *src, int32_t p0, int32_t p1);
-/* The same from rows of another type: a float type may become GS_QTYPE_BF16. */
+/* The same from rows of another type: a float type may become GS_QTYPE_BF16 or GS_QTYPE_F32. */
 void gs_mat_pack_from(gs_mat *m, gs_qtype src_type, const void *src, int32_t p0, int32_t p1);
+/* Matrix i of several alike that lie one behind the other. */
+gs_mat gs_mat_nth(const gs_mat *first, int32_t i);
+static inline const uint8_t *gs_mat_panel(const gs_mat *m, int32_t p) {
+    return m->data + (size_t)p * m->panel_bytes;
+}
 /* Row r back as floats (embedding look-up, tests). out[k]. */
 void gs_mat_row(const gs_mat *m, int32_t r, float *out);
 /* One GGUF row of a type as floats, straight from the file's bytes: the scalar truth. */
@@ -106,6 +111,8 @@ typedef struct gs_act {
 } gs_act;
 
 size_t gs_act_bytes(int32_t m_max, int32_t k);
+/* The same for rows that are only ever filled with these flags. */
+size_t gs_act_bytes_of(int32_t m_max, int32_t k, int flags);
 /* Rows [r0, r1) from x + r * ldx. Values must be finite; NaN/inf become 0. The representation
  * depends on the matrices to come: flags is what gs_act_need says of all of them. */
 enum {
@@ -125,6 +132,9 @@ void gs_act_quant_part(gs_act *a, const float *x, int32_t row, int32_t c0, int32
 /* gs_act_quant fused with y = x / rms(x) * weight, rms over k values with eps. */
 void gs_rmsnorm_quant(gs_act *a, const float *x, int64_t ldx, const float *weight, float eps,
                       int32_t r0, int32_t r1, int flags);
+/* Row to_row of `to` becomes row from_row of `from`, which has the same width; flags as both were
+ * filled. */
+void gs_act_copy_row(gs_act *to, int32_t to_row, const gs_act *from, int32_t from_row, int flags);
 /* The rows of m that thread tid of n should fill: whole tiles of the layout, because rows of one
  * tile share cache lines. */
 void gs_act_share(int32_t m, int tid, int n_threads, int32_t *r0, int32_t *r1);
@@ -149,9 +159,17 @@ enum {
 void gs_gemm(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, const float *bias, int32_t p0,
              int32_t p1, int mode);
 
+/* gs_gemm that stores, without a bias; `then` (or NULL): the panels that this thread multiplies
+ * next, of a matrix of the same shape. They are fetched while the last ones of this are multiplied.
+ */
+void gs_gemm_then(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, int32_t p0, int32_t p1,
+                  const uint8_t *then);
+
 /* ---- Element-wise ---------------------------------------------------------------------------- */
 
 void gs_rmsnorm(float *y, const float *x, const float *weight, int32_t k, float eps);
+/* y += scale * x, n values. */
+void gs_add_scaled(float *y, const float *x, float scale, int32_t n);
 /* out = silu(gate) * up, n values; out may be gate. Inputs beyond +-88 saturate, no NaN. */
 void gs_silu_mul(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul(float *out, const float *gate, const float *up, int32_t n); /* tanh form */

@@ -221,6 +221,7 @@ typedef struct gs_kernel_table {
                      int32_t k);
     float (*sum_squares)(const float *x, int32_t k);
     void (*scale_mul)(float *y, const float *x, float scale, const float *weight, int32_t k);
+    void (*add_scaled)(float *y, const float *x, float scale, int32_t n);
     void (*silu_mul)(float *out, const float *gate, const float *up, int32_t n);
     void (*gelu_mul)(float *out, const float *gate, const float *up, int32_t n);
     void (*gelu)(float *x, int32_t n);
@@ -272,6 +273,7 @@ void gs_quant_row_scalar(const gs_act_row *row, const float *x, float scale, con
                          int32_t k);
 float gs_sum_squares_scalar(const float *x, int32_t k);
 void gs_scale_mul_scalar(float *y, const float *x, float scale, const float *weight, int32_t k);
+void gs_add_scaled_scalar(float *y, const float *x, float scale, int32_t n);
 void gs_silu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul_scalar(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_scalar(float *x, int32_t n);

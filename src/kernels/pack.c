@@ -320,9 +320,9 @@ static void scales_get(const gs_fmt *f, const uint8_t *scales, int32_t b, int r,
 /* ---- Panels ------------------------------------------------------------------------------------
  */
 
-/* Another float type to BF16, a row at a time. */
-static void pack_panel_to_bf16(const gs_mat *m, gs_qtype type, const uint8_t *src, int32_t p,
-                               uint8_t *out) {
+/* Another float type to BF16 or F32, a row at a time. */
+static void pack_panel_converted(const gs_mat *m, gs_qtype type, const uint8_t *src, int32_t p,
+                                 uint8_t *out) {
     const gs_qtype_info *info = gs_qtype_get((uint32_t)type);
     size_t row_bytes = (size_t)m->k / info->block_elems * info->block_bytes;
     memset(out, 0, m->panel_bytes);
@@ -334,7 +334,11 @@ static void pack_panel_to_bf16(const gs_mat *m, gs_qtype type, const uint8_t *sr
                            GS_BLOCK_COLS);
             for (int32_t i = 0; i < GS_BLOCK_COLS; i++) {
                 uint16_t h = gs_bf16_from_f32(v[i]);
-                memcpy(out + 2 * gs_float_index(GS_QTYPE_BF16, c + i, r), &h, sizeof h);
+                size_t at = gs_float_index(m->type, c + i, r);
+                if (m->type == GS_QTYPE_BF16)
+                    memcpy(out + sizeof h * at, &h, sizeof h);
+                else
+                    memcpy(out + sizeof v[i] * at, &v[i], sizeof v[i]);
             }
         }
     }
@@ -383,11 +387,12 @@ void gs_mat_pack(gs_mat *m, const void *src, int32_t p0, int32_t p1) {
 void gs_mat_pack_from(gs_mat *m, gs_qtype src_type, const void *src, int32_t p0, int32_t p1) {
     const gs_fmt *f = gs_fmt_get(m->type), *from = gs_fmt_get(src_type);
     GS_ASSERT(f && from && m->data && p0 >= 0 && p1 <= m->n_panels);
-    GS_ASSERT(src_type == m->type || (m->type == GS_QTYPE_BF16 && from->scale == GS_SCALE_FLOAT));
+    GS_ASSERT(src_type == m->type || ((m->type == GS_QTYPE_BF16 || m->type == GS_QTYPE_F32) &&
+                                      from->scale == GS_SCALE_FLOAT));
     for (int32_t p = p0; p < p1; p++) {
         uint8_t *out = m->data + (size_t)p * m->panel_bytes;
         if (src_type != m->type)
-            pack_panel_to_bf16(m, src_type, src, p, out);
+            pack_panel_converted(m, src_type, src, p, out);
         else if (f->scale == GS_SCALE_FLOAT)
             pack_panel_float(m, f, src, p, out);
         else
@@ -403,6 +408,12 @@ void gs_panel_block(const gs_mat *m, const gs_fmt *f, const uint8_t *panel, int3
         v[i] = f->book ? f->book[code] : (int16_t)((int)code - f->offset);
     }
     scales_get(f, panel + gs_mat_scale_offset(m, f), b, r, d, mn);
+}
+
+gs_mat gs_mat_nth(const gs_mat *first, int32_t i) {
+    gs_mat m = *first;
+    m.data += (size_t)i * gs_mat_bytes(first);
+    return m;
 }
 
 /* Float element (column c, row r) of a panel. */

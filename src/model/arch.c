@@ -79,6 +79,7 @@ static const gs_arch_ops archs[] = {
     {"llama", 0, NULL},
     {"qwen2", GS_ARCH_QKV_BIAS | GS_ARCH_ROPE_NEOX, NULL},
     {"qwen3", GS_ARCH_QK_NORM | GS_ARCH_ROPE_NEOX, NULL},
+    {"qwen3moe", GS_ARCH_QK_NORM | GS_ARCH_ROPE_NEOX | GS_ARCH_EXPERTS, NULL},
     {"smollm3", 0, smollm3_hparams},
     {"granite", 0, granite_hparams},
     {"phi3", GS_ARCH_FUSED | GS_ARCH_ROPE_NEOX, phi3_hparams},

@@ -22,7 +22,8 @@ enum {
     GS_ARCH_ENCODER = 64,      /* an encoder: the flags below, FFN_GELU and ROPE_NEOX go with it */
     GS_ARCH_LEARNED_POS = 128, /* position embeddings instead of rotation */
     GS_ARCH_FFN_GATE = 256,    /* act(gate) * up instead of act(up) */
-    GS_ARCH_FUSED = 512        /* one tensor for Q, K and V, and one for gate and up */
+    GS_ARCH_FUSED = 512,       /* one tensor for Q, K and V, and one for gate and up */
+    GS_ARCH_EXPERTS = 1024     /* a mixture of experts in place of the feed-forward network */
 };
 
 struct gs_arch_ops {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "kernels/moe.h"
 #include "model/arch.h"
 #include "model/hparams.h"
 #include "model/keys.h"
@@ -150,21 +151,39 @@ static int read_encoder(gs_keys *r, gs_hparams *hp) {
     return r->rc;
 }
 
+/* How many experts there are, and how many each token is given to. */
+static int read_experts(gs_keys *r, gs_hparams *hp, bool experts) {
+    if (!experts) {
+        if (gs_keys_int(r, "expert_count", 0, INT32_MAX, 0) > 0 && r->rc == GS_OK)
+            return gs_keys_fail(r, GS_ERR_UNSUPPORTED, "expert_count",
+                                "mixtures of experts are not supported in this architecture");
+        return r->rc;
+    }
+    hp->n_experts = gs_keys_int(r, "expert_count", 1, GS_MOE_MAX_EXPERTS, -1);
+    hp->n_experts_used = gs_keys_int(r, "expert_used_count", 1, GS_MOE_MAX_USED, -1);
+    hp->expert_scale = gs_keys_float(r, "expert_weights_scale", 0.0f, 1e6f, 0.0f);
+    if (hp->expert_scale == 0.0f) /* what says: none */
+        hp->expert_scale = 1.0f;
+    if (r->rc == GS_OK && hp->n_experts_used > hp->n_experts)
+        return gs_keys_fail(r, GS_ERR_FORMAT, "expert_used_count", "exceeds expert_count");
+    return r->rc;
+}
+
 static int read_common(gs_keys *r, gs_hparams *hp, unsigned flags) {
     hp->n_ctx_train = gs_keys_int(r, "context_length", 1, MAX_CTX, -1);
     hp->n_embd = gs_keys_int(r, "embedding_length", 32, MAX_EMBD, -1);
     hp->n_layers = gs_keys_int(r, "block_count", 1, GS_MAX_LAYERS, -1);
-    hp->n_ff = gs_keys_int(r, "feed_forward_length", 32, MAX_FF, -1);
+    const bool experts = (flags & GS_ARCH_EXPERTS) != 0;
+    const char *width = experts ? "expert_feed_forward_length" : "feed_forward_length";
+    hp->n_ff = gs_keys_int(r, width, 32, MAX_FF, -1);
     if (r->rc != GS_OK)
         return r->rc;
     if (hp->n_embd % 32 != 0)
         return gs_keys_fail(r, GS_ERR_UNSUPPORTED, "embedding_length", "is no multiple of 32");
     if (hp->n_ff % 32 != 0)
-        return gs_keys_fail(r, GS_ERR_UNSUPPORTED, "feed_forward_length", "is no multiple of 32");
-    if (gs_keys_int(r, "expert_count", 0, INT32_MAX, 0) > 0 && r->rc == GS_OK)
-        return gs_keys_fail(r, GS_ERR_UNSUPPORTED, "expert_count",
-                            "mixtures of experts are not supported");
-    if (read_heads(r, hp) != GS_OK || read_vocab(r, hp) != GS_OK)
+        return gs_keys_fail(r, GS_ERR_UNSUPPORTED, width, "is no multiple of 32");
+    if (read_experts(r, hp, experts) != GS_OK || read_heads(r, hp) != GS_OK ||
+        read_vocab(r, hp) != GS_OK)
         return r->rc;
     if (hp->n_heads * hp->head_dim % 32 != 0)
         return gs_keys_fail(r, GS_ERR_UNSUPPORTED, "attention.head_count",

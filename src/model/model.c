@@ -60,14 +60,18 @@ static size_t row_bytes(const gs_gguf_tensor *t) {
 
 static int load_mat(loader *ld, gs_mat *mat, const gs_weight *w, gs_qtype type) {
     uint8_t *data = NULL;
+    gs_mat all; /* several have whole panels each, so they are packed as one */
+    GS_ASSERT(w->copies == 1 || w->rows % GS_PANEL_ROWS == 0);
     int rc = gs_mat_init(mat, type, w->rows, w->cols);
     if (rc == GS_OK)
-        rc = arena_take(ld->a, gs_mat_bytes(mat), &data);
+        rc = gs_mat_init(&all, type, w->rows * w->copies, w->cols);
+    if (rc == GS_OK)
+        rc = arena_take(ld->a, gs_mat_bytes(&all), &data);
     if (rc != GS_OK || !ld->fill)
         return rc;
-    mat->data = data;
+    mat->data = all.data = data;
     const gs_gguf_tensor *t = w->tensor;
-    pack_job job = {mat, t->type, (const uint8_t *)t->data + (size_t)w->first * row_bytes(t)};
+    pack_job job = {&all, t->type, (const uint8_t *)t->data + (size_t)w->first * row_bytes(t)};
     if (ld->pool)
         gs_pool_run(ld->pool, pack_run, &job);
     else
@@ -102,7 +106,9 @@ static int load_weight(void *arg, const gs_weight *w) {
     gs_qtype type = w->tensor->type;
     if (w->kind == GS_WEIGHT_VEC)
         return load_vec(ld, at, w->tensor);
-    return load_mat(ld, at, w, w->kind == GS_WEIGHT_DENSE && is_float(type) ? GS_QTYPE_BF16 : type);
+    if (w->kind == GS_WEIGHT_DENSE && is_float(type))
+        type = GS_QTYPE_BF16;
+    return load_mat(ld, at, w, w->kind == GS_WEIGHT_F32 ? GS_QTYPE_F32 : type);
 }
 
 static int check_factors(const gs_model *m, const char *name, const float *factors, char *err,

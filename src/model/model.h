@@ -21,7 +21,10 @@
 typedef struct gs_hparams {
     const char *arch; /* "llama"; static */
     int32_t n_vocab, n_ctx_train;
-    int32_t n_embd, n_layers, n_ff;
+    int32_t n_embd, n_layers;
+    int32_t n_ff;                      /* of one expert, where there are some: */
+    int32_t n_experts, n_experts_used; /* n_experts 0: one feed-forward network for all */
+    float expert_scale;                /* of the experts' weights */
     int32_t n_heads, n_kv_heads, head_dim;
     float norm_eps;
     float attn_scale;   /* 1/sqrt(head_dim) unless the file says otherwise */
@@ -53,7 +56,8 @@ typedef struct gs_layer {
     const float *bq, *bk, *bv;    /* or NULL */
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
     const float *ffn_norm;        /* [n_embd] */
-    gs_mat w_gate, w_up, w_down;  /* [n_ff][n_embd] x2, [n_embd][n_ff] */
+    gs_mat w_gate, w_up, w_down;  /* [n_ff][n_embd] x2, [n_embd][n_ff]; the first expert's */
+    gs_mat router;                /* [n_experts][n_embd] F32; data NULL: no experts */
     const float *post_attn_norm, *post_ffn_norm; /* with GS_ARCH_POST_NORM; else NULL */
 } gs_layer;
 

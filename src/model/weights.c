@@ -21,7 +21,8 @@ typedef enum dim {
     DIM_TYPES,   /* token types */
     DIM_CTX,     /* positions */
     DIM_SCORE,   /* one row */
-    DIM_ONE      /* no dimension: the tensor is a vector */
+    DIM_EXPERTS,
+    DIM_ONE /* no dimension: the tensor is a vector */
 } dim;
 
 /* flag: the tensor exists in architectures that have this flag (0: in all). */
@@ -34,6 +35,8 @@ typedef struct rule {
     unsigned without; /* not in architectures that have this flag */
     dim first, whole; /* the tensor has `whole` rows, of which these begin at `first`; whole
                        * DIM_NONE: it has these alone */
+    dim stack;        /* so many matrices in a third dimension; DIM_NONE: one, and two dimensions */
+    bool exact;       /* a float type, which becomes F32 */
 } rule;
 
 #define L(field) offsetof(gs_layer, field)
@@ -56,11 +59,15 @@ static const rule layer_rules[] = {
     {"attn_k_norm.weight",          L(k_norm),          DIM_ONE,   .cols = DIM_HEAD, .flag = GS_ARCH_QK_NORM},
     {"post_attention_norm.weight",  L(post_attn_norm),  DIM_ONE,   .cols = DIM_EMBD, .flag = GS_ARCH_POST_NORM},
     {"ffn_norm.weight",             L(ffn_norm),        DIM_ONE,   .cols = DIM_EMBD},
-    {"ffn_gate.weight",             L(w_gate),          DIM_FF,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED},
-    {"ffn_up.weight",               L(w_up),            DIM_FF,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED},
+    {"ffn_gate.weight",             L(w_gate),          DIM_FF,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED | GS_ARCH_EXPERTS},
+    {"ffn_up.weight",               L(w_up),            DIM_FF,    .cols = DIM_EMBD, .without = GS_ARCH_FUSED | GS_ARCH_EXPERTS},
     {"ffn_up.weight",               L(w_gate),          DIM_FF,    .cols = DIM_EMBD, .flag = GS_ARCH_FUSED, .whole = DIM_GATE_UP},
     {"ffn_up.weight",               L(w_up),            DIM_FF,    .cols = DIM_EMBD, .flag = GS_ARCH_FUSED, .first = DIM_FF, .whole = DIM_GATE_UP},
-    {"ffn_down.weight",             L(w_down),          DIM_EMBD,  .cols = DIM_FF},
+    {"ffn_down.weight",             L(w_down),          DIM_EMBD,  .cols = DIM_FF, .without = GS_ARCH_EXPERTS},
+    {"ffn_gate_inp.weight",         L(router),          DIM_EXPERTS, .cols = DIM_EMBD, .flag = GS_ARCH_EXPERTS, .exact = true},
+    {"ffn_gate_exps.weight",        L(w_gate),          DIM_FF,    .cols = DIM_EMBD, .flag = GS_ARCH_EXPERTS, .stack = DIM_EXPERTS},
+    {"ffn_up_exps.weight",          L(w_up),            DIM_FF,    .cols = DIM_EMBD, .flag = GS_ARCH_EXPERTS, .stack = DIM_EXPERTS},
+    {"ffn_down_exps.weight",        L(w_down),          DIM_EMBD,  .cols = DIM_FF, .flag = GS_ARCH_EXPERTS, .stack = DIM_EXPERTS},
     {"post_ffw_norm.weight",        L(post_ffn_norm),   DIM_ONE,   .cols = DIM_EMBD, .flag = GS_ARCH_POST_NORM},
 };
 static const rule model_rules[] = {
@@ -143,6 +150,8 @@ static int32_t dim_size(const gs_hparams *hp, dim d) {
         return (hp->n_heads + hp->n_kv_heads) * hp->head_dim;
     case DIM_QKV:
         return (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
+    case DIM_EXPERTS:
+        return hp->n_experts;
     case DIM_GATE_UP:
         return 2 * hp->n_ff;
     case DIM_TYPES:
@@ -168,20 +177,22 @@ static int check_tensor(const rule *r, const char *name, const gs_gguf_tensor *t
                         const gs_hparams *hp, char *err, size_t errlen) {
     dim all = r->whole != DIM_NONE ? r->whole : r->rows;
     uint64_t cols = (uint64_t)dim_size(hp, r->cols), rows = (uint64_t)dim_size(hp, all);
-    if (t->ne[0] != cols || t->ne[1] != rows || t->n_rows != rows)
+    uint64_t copies = r->stack != DIM_NONE ? (uint64_t)dim_size(hp, r->stack) : 1;
+    if (t->ne[0] != cols || t->ne[1] != rows || t->ne[2] != copies || t->n_rows != rows * copies)
         return gs_fail(err, errlen, GS_ERR_FORMAT,
-                       "%s: shape [%llu, %llu, %llu, %llu] instead of [%llu, %llu]", name,
+                       "%s: shape [%llu, %llu, %llu, %llu] instead of [%llu, %llu, %llu]", name,
                        (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
                        (unsigned long long)t->ne[2], (unsigned long long)t->ne[3],
-                       (unsigned long long)cols, (unsigned long long)rows);
+                       (unsigned long long)cols, (unsigned long long)rows,
+                       (unsigned long long)copies);
     const gs_qtype_info *info = gs_qtype_get((uint32_t)t->type);
     const char *type = info ? info->name : "?";
-    if (r->rows == DIM_ONE) {
-        if (t->type != GS_QTYPE_F32 && t->type != GS_QTYPE_F16 && t->type != GS_QTYPE_BF16)
-            return gs_fail(err, errlen, GS_ERR_UNSUPPORTED,
-                           "%s: type %s is not supported for a vector", name, type);
+    if ((r->rows == DIM_ONE || r->exact) && t->type != GS_QTYPE_F32 && t->type != GS_QTYPE_F16 &&
+        t->type != GS_QTYPE_BF16)
+        return gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "%s: type %s is not supported for a %s",
+                       name, type, r->exact ? "router" : "vector");
+    if (r->rows == DIM_ONE)
         return GS_OK;
-    }
     gs_mat m;
     if (!gs_mat_type_ok(t->type))
         return gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "%s: type %s is not supported", name, type);
@@ -216,12 +227,15 @@ static int check_qkv(const gs_gguf *g, int32_t layer, char *err, size_t errlen) 
 static gs_weight weight_of(const rule *r, gs_weight_kind kind, int32_t layer,
                            const gs_gguf_tensor *t, const gs_hparams *hp) {
     return (gs_weight){.tensor = t,
-                       .kind = r->rows == DIM_ONE ? GS_WEIGHT_VEC : kind,
+                       .kind = r->rows == DIM_ONE ? GS_WEIGHT_VEC
+                               : r->exact         ? GS_WEIGHT_F32
+                                                  : kind,
                        .layer = layer,
                        .offset = r->offset,
                        .first = dim_size(hp, r->first),
                        .rows = dim_size(hp, r->rows),
-                       .cols = dim_size(hp, r->cols)};
+                       .cols = dim_size(hp, r->cols),
+                       .copies = r->stack != DIM_NONE ? dim_size(hp, r->stack) : 1};
 }
 
 int gs_weights_visit(const gs_gguf *g, const gs_arch_ops *arch, const gs_hparams *hp,

@@ -24,6 +24,7 @@ const gs_tile_set *gs_tiles_float_neon(gs_qtype type);
         .quant_row = gs_quant_row_scalar,                                                          \
         .sum_squares = gs_sum_squares_scalar,                                                      \
         .scale_mul = gs_scale_mul_scalar,                                                          \
+        .add_scaled = gs_add_scaled_scalar,                                                        \
         .silu_mul = gs_silu_mul_scalar,                                                            \
         .gelu_mul = gs_gelu_mul_scalar,                                                            \
         .gelu = gs_gelu_scalar,                                                                    \

@@ -154,6 +154,11 @@ static float clamp(float x, float lo, float hi) {
     return x > lo ? (x < hi ? x : hi) : lo; /* NaN becomes lo */
 }
 
+void gs_add_scaled_scalar(float *y, const float *x, float scale, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        y[i] += scale * x[i];
+}
+
 void gs_silu_mul_scalar(float *out, const float *gate, const float *up, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         float g = clamp(gate[i], -88.0f, FLT_MAX);
@@ -233,6 +238,7 @@ const gs_kernel_table gs_kernels_scalar = {
     .quant_row = gs_quant_row_scalar,
     .sum_squares = gs_sum_squares_scalar,
     .scale_mul = gs_scale_mul_scalar,
+    .add_scaled = gs_add_scaled_scalar,
     .silu_mul = gs_silu_mul_scalar,
     .gelu_mul = gs_gelu_mul_scalar,
     .gelu = gs_gelu_scalar,

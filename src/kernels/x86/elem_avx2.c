@@ -166,6 +166,15 @@ void gs_scale_mul_avx2(float *y, const float *x, float scale, const float *weigh
         y[i] = x[i] * scale * weight[i];
 }
 
+void gs_add_scaled_avx2(float *y, const float *x, float scale, int32_t n) {
+    __m256 sv = _mm256_set1_ps(scale);
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(sv, load(x + i), load(y + i)));
+    for (; i < n; i++)
+        y[i] += scale * x[i];
+}
+
 /* Pairs (i, i + half). */
 static void rope_neox(float *x, const float *c, const float *s, int32_t half) {
     int32_t i = 0;

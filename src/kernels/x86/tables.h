@@ -26,6 +26,7 @@ void gs_quant_row_avx2(const gs_act_row *row, const float *x, float scale, const
                        int32_t k);
 float gs_sum_squares_avx2(const float *x, int32_t k);
 void gs_scale_mul_avx2(float *y, const float *x, float scale, const float *weight, int32_t k);
+void gs_add_scaled_avx2(float *y, const float *x, float scale, int32_t n);
 void gs_silu_mul_avx2(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_mul_avx2(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_avx2(float *x, int32_t n);
@@ -61,6 +62,7 @@ int32_t gs_argmax_avx2(const float *x, int32_t n, bool *finite);
         .bf16_row = to_bf16,                                                                       \
         .sum_squares = gs_sum_squares_avx2,                                                        \
         .scale_mul = gs_scale_mul_avx2,                                                            \
+        .add_scaled = gs_add_scaled_avx2,                                                          \
         .silu_mul = gs_silu_mul_avx2,                                                              \
         .gelu_mul = gs_gelu_mul_avx2,                                                              \
         .gelu = gs_gelu_##wide_isa,                                                                \

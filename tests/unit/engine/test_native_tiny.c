@@ -151,19 +151,61 @@ static void attention_block(const plain *p, int layer, double x[][MAX_DIM]) {
     }
 }
 
-static void ffn_block(const plain *p, int layer, double *x) {
-    double h[MAX_DIM], gate[MAX_DIM], up[MAX_DIM];
+/* y = down (act(gate h) * up h) */
+static void gated(const plain *p, const float *w_gate, const float *w_up, const float *w_down,
+                  const double *h, double *y) {
+    double gate[MAX_DIM], up[MAX_DIM];
     uint32_t ne = p->s->n_embd, nff = p->s->n_ff;
-    norm(h, x, tensor(p, layer, "ffn_norm.weight"), ne);
-    matvec(gate, part(p, layer, "ffn_gate.weight", "ffn_up.weight", 0), NULL, h, nff, ne);
-    matvec(up, part(p, layer, "ffn_up.weight", "ffn_up.weight", nff), NULL, h, nff, ne);
+    matvec(gate, w_gate, NULL, h, nff, ne);
+    matvec(up, w_up, NULL, h, nff, ne);
     for (uint32_t i = 0; i < nff; i++) {
         double v = gate[i];
         double cube = 0.7978845608028654 * (v + 0.044715 * v * v * v);
         gate[i] = up[i] * (p->gelu ? 0.5 * v * (1 + tanh(cube)) : v / (1 + exp(-v)));
     }
-    matvec(h, tensor(p, layer, "ffn_down.weight"), NULL, gate, ne, nff);
-    add_branch(p, layer, "post_ffw_norm.weight", x, h);
+    matvec(y, w_down, NULL, gate, ne, nff);
+}
+
+/* y = the weighted outputs of the n_used experts with the greatest scores */
+static void experts(const plain *p, int layer, const double *h, double *y) {
+    const tiny_spec *s = p->s;
+    const float *gate = tensor(p, layer, "ffn_gate_exps.weight");
+    const float *up = tensor(p, layer, "ffn_up_exps.weight");
+    const float *down = tensor(p, layer, "ffn_down_exps.weight");
+    double score[MAX_DIM], out[MAX_DIM], sum = 0;
+    bool used[MAX_DIM] = {false};
+    matvec(score, tensor(p, layer, "ffn_gate_inp.weight"), NULL, h, s->n_experts, s->n_embd);
+    for (uint32_t n = 0; n < s->n_used; n++) {
+        int best = -1;
+        for (int e = 0; e < (int)s->n_experts; e++)
+            if (!used[e] && (best < 0 || score[e] > score[best]))
+                best = e;
+        used[best] = true;
+        sum += exp(score[best]);
+    }
+    for (uint32_t i = 0; i < s->n_embd; i++)
+        y[i] = 0;
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        const size_t at = (size_t)e * s->n_ff * s->n_embd;
+        if (!used[e])
+            continue;
+        gated(p, gate + at, up + at, down + at, h, out);
+        for (uint32_t i = 0; i < s->n_embd; i++)
+            y[i] +=
+                out[i] * exp(score[e]) / sum * (s->expert_scale > 0 ? (double)s->expert_scale : 1);
+    }
+}
+
+static void ffn_block(const plain *p, int layer, double *x) {
+    double h[MAX_DIM], y[MAX_DIM];
+    norm(h, x, tensor(p, layer, "ffn_norm.weight"), p->s->n_embd);
+    if (p->s->n_experts)
+        experts(p, layer, h, y);
+    else
+        gated(p, part(p, layer, "ffn_gate.weight", "ffn_up.weight", 0),
+              part(p, layer, "ffn_up.weight", "ffn_up.weight", p->s->n_ff),
+              tensor(p, layer, "ffn_down.weight"), h, y);
+    add_branch(p, layer, "post_ffw_norm.weight", x, y);
 }
 
 static double x[N_TOKENS][MAX_DIM]; /* the last states of plain_forward, normalised */
@@ -461,15 +503,32 @@ static void test_smollm3(void **state) {
     check(&s);
 }
 
+static void test_qwen3moe(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("qwen3moe");
+    s.qk_norm = s.untied = true;
+    s.n_experts = 7;
+    s.n_used = 3;
+    check(&s);
+    s.n_experts = s.n_used = 2; /* everybody to both */
+    s.expert_scale = 1.5f;
+    check(&s);
+    s.n_experts = 50;
+    s.n_used = 1;
+    s.n_ff = 32;
+    check(&s);
+}
+
 int main(void) {
     char err[256];
     if (gs_kernels_init(NULL, err, sizeof err) != GS_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pooling), cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_qwen),    cmocka_unit_test(test_gemma),
-        cmocka_unit_test(test_gemma2),  cmocka_unit_test(test_granite),
-        cmocka_unit_test(test_phi3),    cmocka_unit_test(test_smollm3),
+        cmocka_unit_test(test_pooling),  cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_qwen),     cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_gemma2),   cmocka_unit_test(test_granite),
+        cmocka_unit_test(test_phi3),     cmocka_unit_test(test_smollm3),
+        cmocka_unit_test(test_qwen3moe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,6 +84,26 @@ static void test_gelu(void **state) {
     }
 }
 
+static void test_add_scaled(void **state) {
+    (void)state;
+    FOR_EACH_ISA(isa) {
+        use_isa(isa);
+        for (int32_t n = 1; n <= 40; n++) {
+            float x[40], y[41], was[40];
+            for (int32_t i = 0; i < n; i++) {
+                x[i] = rnd_float(3.0f);
+                y[i] = was[i] = rnd_float(3.0f);
+            }
+            y[n] = 7.0f;
+            gs_add_scaled(y, x, 0.37f, n);
+            for (int32_t i = 0; i < n; i++)
+                assert_near((double)y[i], (double)was[i] + (double)0.37f * (double)x[i], 2e-7,
+                            5e-7);
+            assert_true(y[n] == 7.0f);
+        }
+    }
+}
+
 static void test_softcap(void **state) {
     (void)state;
     FOR_EACH_ISA(isa) {
@@ -280,7 +300,7 @@ int main(void) {
         cmocka_unit_test(test_layernorm), cmocka_unit_test(test_gated_extremes),
         cmocka_unit_test(test_rope),      cmocka_unit_test(test_logsumexp),
         cmocka_unit_test(test_argmax),    cmocka_unit_test(test_rmsnorm),
-        cmocka_unit_test(test_softcap),
+        cmocka_unit_test(test_softcap),   cmocka_unit_test(test_add_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

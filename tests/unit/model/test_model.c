@@ -232,6 +232,91 @@ static void test_fused(void **state) {
     refuse(&s, GS_ERR_FORMAT, "rope_factors_long.weight: the tensor is missing");
 }
 
+static tiny_spec experts_default(void) {
+    tiny_spec s = tiny_default("qwen3moe");
+    s.qk_norm = true;
+    s.n_experts = 5;
+    s.n_used = 2;
+    return s;
+}
+
+/* Each expert's matrices come out of the third dimension. */
+static void test_experts(void **state) {
+    (void)state;
+    tiny_spec s = experts_default();
+    gw w;
+    gs_gguf *g = NULL;
+    char err[512];
+    float row[96];
+    tiny_build(&w, &s);
+    assert_int_equal(gs_gguf_open_mem(w.p, w.n, &g, err, sizeof err), GS_OK);
+    gs_model *m = accept(&s);
+    assert_true(m->hp.n_experts == 5 && m->hp.n_experts_used == 2 && m->hp.n_ff == 96);
+    assert_true(m->hp.expert_scale == 1.0f && m->layers[1].router.n == 5);
+    const float *up = gs_gguf_tensor_find(g, "blk.1.ffn_up_exps.weight")->data;
+    const float *down = gs_gguf_tensor_find(g, "blk.1.ffn_down_exps.weight")->data;
+    for (int e = 0; e < 5; e++) {
+        const gs_mat u = gs_mat_nth(&m->layers[1].w_up, e), d = gs_mat_nth(&m->layers[1].w_down, e);
+        assert_true(u.n == 96 && u.k == 64 && d.n == 64 && d.k == 96);
+        for (int r = 0; r < 64; r++) {
+            gs_mat_row(&u, r, row);
+            assert_memory_equal(row, up + (e * 96 + r) * 64, 64 * sizeof *row);
+            gs_mat_row(&d, r, row);
+            assert_memory_equal(row, down + (e * 64 + r) * 96, 96 * sizeof *row);
+        }
+    }
+    gs_model_free(m);
+    gs_gguf_close(g);
+    gw_free(&w);
+}
+
+static void test_hostile_experts(void **state) {
+    (void)state;
+    static const struct {
+        const char *key;
+        uint32_t value;
+        int code;
+    } bad[] = {
+        {"expert_count", 0, GS_ERR_FORMAT},
+        {"expert_count", UINT32_MAX, GS_ERR_FORMAT},
+        {"expert_count", 1025, GS_ERR_FORMAT},
+        {"expert_used_count", 0, GS_ERR_FORMAT},
+        {"expert_used_count", 6, GS_ERR_FORMAT},
+        {"expert_used_count", 65, GS_ERR_FORMAT},
+        {"expert_feed_forward_length", 48, GS_ERR_UNSUPPORTED},
+        {"expert_feed_forward_length", 0x40000000u, GS_ERR_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        tiny_spec s = experts_default();
+        s.set_key = bad[i].key;
+        s.set_u32 = bad[i].value;
+        refuse(&s, bad[i].code, bad[i].key);
+    }
+    static const char *const names[] = {"blk.1.ffn_gate_inp.weight", "blk.0.ffn_gate_exps.weight",
+                                        "blk.1.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        tiny_spec s = experts_default();
+        s.drop_tensor = names[i];
+        refuse(&s, GS_ERR_FORMAT, names[i]);
+        s.drop_tensor = NULL;
+        s.retype = names[i];
+        refuse(&s, GS_ERR_UNSUPPORTED, names[i]);
+        s.retype = NULL;
+        s.reshape = names[i];
+        refuse(&s, GS_ERR_FORMAT, names[i]);
+    }
+    tiny_spec s = experts_default();
+    s.set_key = "expert_count"; /* fewer than the tensors have */
+    s.set_u32 = 4;
+    refuse(&s, GS_ERR_FORMAT, "ffn_gate_inp.weight: shape");
+    s = experts_default();
+    s.extra = "blk.0.ffn_up.weight"; /* a dense layer among them is another model */
+    refuse(&s, GS_ERR_UNSUPPORTED, "blk.0.ffn_up.weight");
+    s = experts_default();
+    s.n_experts = 0;
+    refuse(&s, GS_ERR_FORMAT, "expert_feed_forward_length: the key is missing");
+}
+
 static void test_unknown_arch(void **state) {
     (void)state;
     tiny_spec s = tiny_default("llama");
@@ -568,6 +653,7 @@ int main(void) {
         cmocka_unit_test(test_hostile_tensors), cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_encoders),        cmocka_unit_test(test_hostile_encoders),
         cmocka_unit_test(test_progress),        cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_experts),         cmocka_unit_test(test_hostile_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

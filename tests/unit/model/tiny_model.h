@@ -22,6 +22,8 @@ typedef struct tiny_spec {
     float attn_softcap, logit_softcap, attn_scale, embd_scale, residual_scale, logit_scale;
     float rope_magnitude;
     uint32_t n_ctx_short;
+    uint32_t n_experts, n_used; /* n_experts 0: one feed-forward network; else n_ff of each */
+    float expert_scale;
     /* One deviation. Keys without the architecture's prefix. */
     const char *drop_key, *drop_tensor;
     const char *set_key; /* u32 key with another value, or a new one */
@@ -68,13 +70,14 @@ static inline void tiny_f32(gw *w, const tiny_spec *s, const char *key, float v)
         gw_kv_f32(w, full, tiny_is(s->set_f32_key, key) ? s->set_f32 : v);
 }
 
-/* Random matrix [rows][cols]; rows 0: a vector near one. */
-static inline void tiny_tensor(gw *w, const tiny_spec *s, gs_rng *rng, const char *name,
-                               uint32_t rows, uint32_t cols) {
+/* Random matrices [count][rows][cols]; count 0: one, and two dimensions; rows 0: a vector near one.
+ */
+static inline void tiny_stack(gw *w, const tiny_spec *s, gs_rng *rng, const char *name,
+                              uint32_t count, uint32_t rows, uint32_t cols) {
     if (tiny_is(s->drop_tensor, name))
         return;
-    uint64_t ne[2] = {cols, (rows ? rows : 1) + (tiny_is(s->reshape, name) ? 1u : 0u)};
-    size_t n = ne[0] * ne[1];
+    uint64_t ne[3] = {cols, (rows ? rows : 1) + (tiny_is(s->reshape, name) ? 1u : 0u), count};
+    size_t n = ne[0] * ne[1] * (count ? count : 1);
     float *data = malloc(n * sizeof *data);
     if (!data)
         abort();
@@ -84,42 +87,53 @@ static inline void tiny_tensor(gw *w, const tiny_spec *s, gs_rng *rng, const cha
     }
     if (s->zero_rope_freqs && tiny_is(name, "rope_freqs.weight"))
         data[n - 1] = 0.0f;
-    uint32_t n_dims = rows || tiny_is(s->reshape, name) ? 2 : 1;
+    uint32_t n_dims = count ? 3 : rows || tiny_is(s->reshape, name) ? 2 : 1;
     gw_tensor(w, name, n_dims, ne, tiny_is(s->retype, name) ? GS_QTYPE_I32 : GS_QTYPE_F32, data,
               n * sizeof *data);
     free(data);
 }
 
+static inline void tiny_tensor(gw *w, const tiny_spec *s, gs_rng *rng, const char *name,
+                               uint32_t rows, uint32_t cols) {
+    tiny_stack(w, s, rng, name, 0, rows, cols);
+}
+
 static inline void tiny_layer(gw *w, const tiny_spec *s, gs_rng *rng, uint32_t layer) {
     uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    const bool one = s->n_experts == 0;
     const struct {
         const char *name;
         uint32_t rows, cols;
         bool present;
+        uint32_t count;
     } list[] = {
-        {"attn_norm.weight", 0, s->n_embd, true},
-        {"attn_q.weight", q, s->n_embd, !s->fused},
-        {"attn_k.weight", kv, s->n_embd, !s->fused},
-        {"attn_v.weight", kv, s->n_embd, !s->fused},
-        {"attn_qkv.weight", q + 2 * kv, s->n_embd, s->fused},
-        {"attn_output.weight", s->n_embd, q, true},
-        {"attn_q.bias", 0, q, s->bias},
-        {"attn_k.bias", 0, kv, s->bias},
-        {"attn_v.bias", 0, kv, s->bias},
-        {"attn_q_norm.weight", 0, s->head_dim, s->qk_norm},
-        {"attn_k_norm.weight", 0, s->head_dim, s->qk_norm},
-        {"post_attention_norm.weight", 0, s->n_embd, s->post_norm},
-        {"ffn_norm.weight", 0, s->n_embd, true},
-        {"ffn_gate.weight", s->n_ff, s->n_embd, !s->fused},
-        {"ffn_up.weight", s->fused ? 2 * s->n_ff : s->n_ff, s->n_embd, true},
-        {"ffn_down.weight", s->n_embd, s->n_ff, true},
-        {"post_ffw_norm.weight", 0, s->n_embd, s->post_norm},
+        {"attn_norm.weight", 0, s->n_embd, .present = true},
+        {"attn_q.weight", q, s->n_embd, .present = !s->fused},
+        {"attn_k.weight", kv, s->n_embd, .present = !s->fused},
+        {"attn_v.weight", kv, s->n_embd, .present = !s->fused},
+        {"attn_qkv.weight", q + 2 * kv, s->n_embd, .present = s->fused},
+        {"attn_output.weight", s->n_embd, q, .present = true},
+        {"attn_q.bias", 0, q, .present = s->bias},
+        {"attn_k.bias", 0, kv, .present = s->bias},
+        {"attn_v.bias", 0, kv, .present = s->bias},
+        {"attn_q_norm.weight", 0, s->head_dim, .present = s->qk_norm},
+        {"attn_k_norm.weight", 0, s->head_dim, .present = s->qk_norm},
+        {"post_attention_norm.weight", 0, s->n_embd, .present = s->post_norm},
+        {"ffn_norm.weight", 0, s->n_embd, .present = true},
+        {"ffn_gate.weight", s->n_ff, s->n_embd, .present = one && !s->fused},
+        {"ffn_up.weight", s->fused ? 2 * s->n_ff : s->n_ff, s->n_embd, .present = one},
+        {"ffn_down.weight", s->n_embd, s->n_ff, .present = one},
+        {"ffn_gate_inp.weight", s->n_experts, s->n_embd, .present = !one},
+        {"ffn_gate_exps.weight", s->n_ff, s->n_embd, !one, s->n_experts},
+        {"ffn_up_exps.weight", s->n_ff, s->n_embd, !one, s->n_experts},
+        {"ffn_down_exps.weight", s->n_embd, s->n_ff, !one, s->n_experts},
+        {"post_ffw_norm.weight", 0, s->n_embd, .present = s->post_norm},
     };
     char name[64];
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         snprintf(name, sizeof name, "blk.%u.%s", layer, list[i].name);
         if (list[i].present)
-            tiny_tensor(w, s, rng, name, list[i].rows, list[i].cols);
+            tiny_stack(w, s, rng, name, list[i].count, list[i].rows, list[i].cols);
     }
 }
 
@@ -136,6 +150,7 @@ static inline void tiny_more_keys(gw *w, const tiny_spec *s) {
         {"residual_scale", s->residual_scale},
         {"logit_scale", s->logit_scale},
         {"rope.scaling.attn_factor", s->rope_magnitude},
+        {"expert_weights_scale", s->expert_scale},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i].value != 0 || tiny_is(s->set_f32_key, list[i].key))
@@ -152,6 +167,11 @@ static inline void tiny_keys(gw *w, const tiny_spec *s) {
     tiny_u32(w, s, "embedding_length", s->n_embd);
     tiny_u32(w, s, "block_count", s->n_layers);
     tiny_u32(w, s, "feed_forward_length", s->n_ff);
+    if (s->n_experts) {
+        tiny_u32(w, s, "expert_count", s->n_experts);
+        tiny_u32(w, s, "expert_used_count", s->n_used);
+        tiny_u32(w, s, "expert_feed_forward_length", s->n_ff);
+    }
     tiny_u32(w, s, "attention.head_count", s->n_heads);
     tiny_u32(w, s, "attention.head_count_kv", s->n_kv_heads);
     tiny_u32(w, s, "attention.key_length", s->head_dim);
@@ -169,7 +189,8 @@ static inline void tiny_keys(gw *w, const tiny_spec *s) {
     if (s->window || tiny_is(s->set_key, "attention.sliding_window"))
         tiny_u32(w, s, "attention.sliding_window", s->window);
     tiny_more_keys(w, s);
-    if (tiny_is(s->set_key, "vocab_size") || tiny_is(s->set_key, "expert_count") ||
+    if (tiny_is(s->set_key, "vocab_size") ||
+        (tiny_is(s->set_key, "expert_count") && !s->n_experts) ||
         tiny_is(s->set_key, "pooling_type"))
         tiny_u32(w, s, s->set_key, 0);
     if (s->set_str_key) {

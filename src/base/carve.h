@@ -1,6 +1,6 @@
 /* Bump allocation in two passes: with base NULL only the size is counted. */
-#ifndef GS_ENGINE_CARVE_H
-#define GS_ENGINE_CARVE_H
+#ifndef GS_BASE_CARVE_H
+#define GS_BASE_CARVE_H
 
 #include <stdbool.h>
 #include <stddef.h>
