@@ -160,7 +160,7 @@ typedef struct cells {
 static int read_cells(const gs_config_flag *flags, cells *c, char *err, size_t errlen) {
     int32_t one[MAX_CELLS];
     int n;
-    c->n_batches = read_list(&flags[FLAG_DECODE], "1,2,4,8,16,32", c->batches, err, errlen);
+    c->n_batches = read_list(&flags[FLAG_DECODE], "1,2,4,8,16,32,64", c->batches, err, errlen);
     c->n_prompts = read_list(&flags[FLAG_PREFILL], "128,512", c->prompts, err, errlen);
     c->n_contexts = read_list(&flags[FLAG_CONTEXT], "128", c->contexts, err, errlen);
     if (c->n_batches < 0 || c->n_prompts < 0 || c->n_contexts < 0)
@@ -250,7 +250,7 @@ static int bench_run(gs_config *cfg, const gs_config_flag *flags, char *err, siz
 int gs_bench_engine(int argc, char **argv) {
     gs_config_flag flags[N_FLAGS] = {
         [FLAG_ENGINE] = {"engine", NULL, "measure the backend alone (no server)", NULL},
-        [FLAG_DECODE] = {"decode", "LIST", "numbers of streams (1,2,4,8,16,32)", NULL},
+        [FLAG_DECODE] = {"decode", "LIST", "numbers of streams (1,2,4,8,16,32,64)", NULL},
         [FLAG_PREFILL] = {"prefill", "LIST", "prompt lengths (128,512)", NULL},
         [FLAG_CONTEXT] = {"depth", "LIST", "tokens each stream has already (128)", NULL},
         [FLAG_STEPS] = {"steps", "N", "decode steps per cell (32)", NULL},

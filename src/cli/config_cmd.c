@@ -49,9 +49,9 @@ int gs_cmd_config(int argc, char **argv) {
         else
             rc = gs_fail(err, sizeof(err), GS_ERR_INVALID,
                          "say 'show', 'reference', 'metrics' or 'commands'");
+        const bool ended = out.data && out.len > 0 && out.data[out.len - 1] == '\n';
         if (rc == 0)
-            printf("%.*s%s", (int)out.len, out.data ? out.data : "",
-                   out.len > 0 && out.data[out.len - 1] == '\n' ? "" : "\n");
+            printf("%.*s%s", (int)out.len, out.data ? out.data : "", ended ? "" : "\n");
     }
     gs_buf_deinit(&out);
     gs_config_deinit(&cfg);

@@ -403,13 +403,15 @@ void gs_loader_keep_learned(gs_loader *l, const gs_cost *learned) {
         gs_cost_get_error(learned, &e);
     if (e.n < LEARNED_STEPS || !l->impl)
         return;
-    uint32_t n_slow = 0;
+    /* Steps that took more than twice their time, as so many that take four times. */
+    double slow = 0;
     for (uint32_t i = 0; i < e.n; i++)
-        n_slow += learned->ratio[i] < 0.5F;
+        if (learned->ratio[i] > 0 && learned->ratio[i] < 0.5F)
+            slow += (1.0 / (double)learned->ratio[i] - 1.0) / 3.0;
     l->cost = *learned;
     /* Half of all values of even noise lie within half of its bounds. */
     l->device.noise = fmin(2 * e.median_error, MOST_NOISE);
-    l->device.slow_rate = (double)n_slow / e.n;
+    l->device.slow_rate = fmin(slow / e.n, 1.0);
     keep_device(l, l->impl);
 }
 

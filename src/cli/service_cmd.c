@@ -26,8 +26,6 @@
 #define ACCOUNT      "gamasot"
 #define PACKAGE_UNIT "/lib/systemd/system/" UNIT
 
-extern char **environ;
-
 enum { F_USER, F_ROOT, N_FLAGS };
 static const gs_config_flag flag_table[N_FLAGS] = {
     [F_USER] = {"user", NULL, "A service of yours, which runs while you are logged in.", NULL},

@@ -492,7 +492,8 @@ void gs_cost_calibrate_add(gs_cost_calibration *k, gs_cost *c, int64_t elapsed_n
     } else if (stage == STAGE_PREFILL_DEPTH) {
         c->prefill_ns = fmax(0.0, ns - gs_cost_predict(c, &x)) / x.prefill_area;
     } else if (k->probe.half) {
-        const double share = (double)(k->n_threads / 2) / k->n_threads;
+        const int32_t half = k->n_threads / 2;
+        const double share = (double)half / k->n_threads;
         const double few = (ns / gs_cost_predict(c, &x) - 1.0) / (1.0 / share - 1.0);
         c->few[stage == STAGE_HALF_CHUNK] = fmin(fmax(few, 0.0), FEW_MAX);
     } else {
