@@ -14,6 +14,7 @@
 static const gs_sandbox_rule always[] = {
     {"/dev/null", GS_SANDBOX_WRITE},          {"/dev/urandom", GS_SANDBOX_READ},
     {"/etc/localtime", GS_SANDBOX_READ},      {"/usr/share/zoneinfo", GS_SANDBOX_READ},
+    {"/usr/share/gamasot", GS_SANDBOX_READ}, /* models of packages */
     {"/proc/self", GS_SANDBOX_READ},          {"/proc/cpuinfo", GS_SANDBOX_READ},
     {"/proc/meminfo", GS_SANDBOX_READ},       {"/proc/stat", GS_SANDBOX_READ},
     {"/sys/devices/system", GS_SANDBOX_READ}, {"/sys/devices/virtual/powercap", GS_SANDBOX_READ},
