@@ -63,7 +63,7 @@ CPPFLAGS += -D_GNU_SOURCE -Isrc -Itests -I$(LLHTTP)/include $(FORTIFY) -DPCRE2_C
 RUST_DEFINE := -DGS_HAVE_RUST=$(if $(RUST_LIB),1,0)
 CFLAGS += -std=c17 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong $(WARN) $(SAN_FLAGS)
 LDFLAGS += $(SAN_FLAGS)
-LDLIBS += -luv -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
+LDLIBS += -luv -lssl -lcrypto -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
 
 # ---- Modules, top to bottom: a module includes only those above it (scripts/check-includes) -----
 MODULES := base config gguf kernels kv sched load tokenizer model engine store metrics http web api worker cli

@@ -7,68 +7,95 @@
 #include <strings.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/sys.h"
 #include "llhttp.h"
 
 #define MAX_HEADERS 65536 /* bytes of the answer's headers that are kept */
+#define TICK_MS     100   /* with limits: deadlines and rates are looked at so often */
 
 struct gs_http_fetch {
     uv_tcp_t tcp; /* first */
+    uv_timer_t timer;
     uv_connect_t connect;
-    uv_write_t write;
     gs_http_fetch_config cfg;
+    gs_tls *tls;
     gs_buf request; /* head and body, until they are written */
     gs_buf headers; /* "name\0value\0" ... of the answer */
+    gs_buf plain;   /* of TLS: scratch */
     llhttp_t parser;
     llhttp_settings_t settings;
-    bool in_value, whole, over;
+    bool sent, in_value, in_body, whole, over;
+    int n_handles;    /* not closed yet */
+    int64_t since_ns; /* of the stretch that has a limit */
+    size_t n_bytes;   /* that came */
+    size_t n_head;    /* of them, before the body */
+    size_t budget;    /* of the rate: bytes that may come until the next tick */
+    bool held;        /* nothing is read until then */
     char in[65536];
 };
 
 /* ---- URLs ------------------------------------------------------------------------------------*/
 
-static int split_url(const char *text, char host[200], char port[8], gs_http_url *out) {
-    const size_t n = strcspn(text, "/");
-    const char *path = text + n;
-    if (n == 0 || n >= 200 || strlen(path) >= sizeof out->base)
+/* HOST[:PORT], and [::1]. */
+static int split_host(const char *text, size_t n, gs_http_url *out) {
+    if (n == 0 || n >= sizeof(out->name))
         return GS_ERR_INVALID;
-    snprintf(host, 200, "%.*s", (int)n, text);
-    snprintf(out->host, sizeof out->host, "%s", host);
-    snprintf(out->base, sizeof out->base, "%s", path);
-    for (size_t len = strlen(out->base); len > 0 && out->base[len - 1] == '/'; len--)
-        out->base[len - 1] = '\0';
-    char *colon = strrchr(host, ':');
-    const char *bracket = strrchr(host, ']');
-    snprintf(port, 8, "80");
+    snprintf(out->host, sizeof(out->host), "%.*s", (int)n, text);
+    snprintf(out->name, sizeof(out->name), "%.*s", (int)n, text);
+    snprintf(out->port, sizeof(out->port), "%s", out->tls ? "443" : "80");
+    char *colon = strrchr(out->name, ':');
+    const char *bracket = strrchr(out->name, ']');
     if (colon && (!bracket || colon > bracket)) {
-        if (strlen(colon + 1) == 0 || strlen(colon + 1) > 5)
+        const size_t digits = strspn(colon + 1, "0123456789");
+        if (digits == 0 || digits > 5 || colon[1 + digits] != '\0')
             return GS_ERR_INVALID;
-        snprintf(port, 8, "%s", colon + 1);
+        memcpy(out->port, colon + 1, digits + 1);
         *colon = '\0';
     }
-    if (host[0] == '[') { /* [::1] */
-        host[strcspn(host, "]")] = '\0';
-        memmove(host, host + 1, strlen(host));
+    if (out->name[0] == '[') { /* [::1] */
+        out->name[strcspn(out->name, "]")] = '\0';
+        memmove(out->name, out->name + 1, strlen(out->name));
     }
+    return out->name[0] ? 0 : GS_ERR_INVALID;
+}
+
+/* Printable, and nothing that could be read as more than a host and a path. */
+static bool is_plain(const char *text) {
+    for (const char *p = text; *p; p++)
+        if (*p <= ' ' || *p > '~' || strchr("@?#\\\"", *p))
+            return false;
+    return true;
+}
+
+int gs_http_url_split(const char *text, gs_http_url *out, char *err, size_t errlen) {
+    *out = (gs_http_url){.tls = strncasecmp(text, "https://", 8) == 0};
+    const char *host = text + (out->tls ? 8 : 7);
+    const bool known = out->tls || strncasecmp(text, "http://", 7) == 0;
+    const size_t n = known ? strcspn(host, "/") : 0;
+    if (!known || !is_plain(text) || strlen(host + n) >= sizeof(out->base) ||
+        split_host(host, n, out) != 0)
+        return gs_fail(err, errlen, GS_ERR_INVALID,
+                       "'%.100s' is no http:// or https:// URL of a host and a path", text);
+    snprintf(out->base, sizeof(out->base), "%s", host + n);
+    for (size_t len = strlen(out->base); len > 0 && out->base[len - 1] == '/'; len--)
+        out->base[len - 1] = '\0';
     return 0;
 }
 
 int gs_http_url_parse(uv_loop_t *loop, const char *text, gs_http_url *out, char *err,
                       size_t errlen) {
-    static const char scheme[] = "http://";
-    char host[200], port[8];
     uv_getaddrinfo_t info;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    *out = (gs_http_url){0};
-    if (strncasecmp(text, "https://", 8) == 0)
-        return gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "%s: https is not supported here", text);
-    if (strncasecmp(text, scheme, sizeof scheme - 1) != 0 ||
-        split_url(text + sizeof scheme - 1, host, port, out) != 0)
-        return gs_fail(err, errlen, GS_ERR_INVALID, "'%.100s' is no http:// URL", text);
-    const int rc = uv_getaddrinfo(loop, &info, NULL, host, port, &hints);
+    int rc = gs_http_url_split(text, out, err, errlen);
     if (rc != 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", host, uv_strerror(rc));
+        return rc;
+    if (out->tls)
+        return gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "%s: https is not supported here", text);
+    rc = uv_getaddrinfo(loop, &info, NULL, out->name, out->port, &hints);
+    if (rc != 0)
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", out->name, uv_strerror(rc));
     memcpy(&out->addr, info.addrinfo->ai_addr, info.addrinfo->ai_addrlen);
     uv_freeaddrinfo(info.addrinfo);
     return 0;
@@ -105,9 +132,21 @@ static int on_value(llhttp_t *p, const char *at, size_t n) {
     return 0;
 }
 
+/* "100 Continue" and its like come before the answer. */
+static bool is_answer(const llhttp_t *p) {
+    return p->status_code / 100 != 1;
+}
+
 static int on_headers(llhttp_t *p) {
     gs_http_fetch *f = of(p);
     gs_buf_char(&f->headers, '\0');
+    f->in_value = false;
+    if (!is_answer(p)) {
+        gs_buf_clear(&f->headers);
+        return 0;
+    }
+    f->in_body = true;
+    f->since_ns = gs_now_ns();
     if (f->cfg.on_head)
         f->cfg.on_head(f->cfg.user, (int)p->status_code);
     return f->over ? HPE_USER : 0;
@@ -121,6 +160,8 @@ static int on_data(llhttp_t *p, const char *at, size_t n) {
 }
 
 static int on_complete(llhttp_t *p) {
+    if (!is_answer(p))
+        return 0;
     of(p)->whole = true;
     return HPE_PAUSED;
 }
@@ -142,15 +183,24 @@ const char *gs_http_fetch_header(const gs_http_fetch *f, const char *name) {
 
 static void on_closed(uv_handle_t *h) {
     gs_http_fetch *f = h->data;
+    if (--f->n_handles > 0)
+        return;
+    gs_tls_free(f->tls);
     gs_buf_deinit(&f->request);
     gs_buf_deinit(&f->headers);
+    gs_buf_deinit(&f->plain);
     gs_free(f);
+}
+
+static void close_handle(uv_handle_t *h) {
+    if (!uv_is_closing(h))
+        uv_close(h, on_closed);
 }
 
 static void close_it(gs_http_fetch *f) {
     f->over = true;
-    if (!uv_is_closing((uv_handle_t *)&f->tcp))
-        uv_close((uv_handle_t *)&f->tcp, on_closed);
+    close_handle((uv_handle_t *)&f->tcp);
+    close_handle((uv_handle_t *)&f->timer);
 }
 
 static void end(gs_http_fetch *f, int code) {
@@ -166,10 +216,122 @@ void gs_http_fetch_cancel(gs_http_fetch *f) {
         close_it(f);
 }
 
+const char *gs_http_fetch_reason(const gs_http_fetch *f) {
+    return f->tls ? gs_tls_reason(f->tls) : "";
+}
+
+/* ---- out ---- */
+
+typedef struct outgoing {
+    uv_write_t w; /* first */
+    gs_http_fetch *f;
+    gs_buf bytes;
+} outgoing;
+
+static void on_written(uv_write_t *w, int status) {
+    outgoing *o = (outgoing *)w;
+    gs_http_fetch *f = o->f;
+    gs_buf_deinit(&o->bytes);
+    gs_free(o);
+    if (status < 0 && status != UV_ECANCELED)
+        end(f, GS_ERR_IO);
+}
+
+/* Takes bytes. */
+static void write_out(gs_http_fetch *f, gs_buf *bytes) {
+    outgoing *o = bytes->len > 0 && !bytes->failed ? gs_calloc(1, sizeof(*o)) : NULL;
+    if (!o) {
+        const bool nothing = bytes->len == 0 && !bytes->failed;
+        gs_buf_deinit(bytes);
+        if (!nothing)
+            end(f, GS_ERR_NOMEM);
+        return;
+    }
+    o->f = f;
+    o->bytes = *bytes;
+    *bytes = (gs_buf){0};
+    uv_buf_t b = uv_buf_init(o->bytes.data, (unsigned)o->bytes.len);
+    if (uv_write(&o->w, (uv_stream_t *)&f->tcp, &b, 1, on_written) != 0) {
+        gs_buf_deinit(&o->bytes);
+        gs_free(o);
+        end(f, GS_ERR_IO);
+    }
+}
+
+static void send_request(gs_http_fetch *f) {
+    gs_buf out = {0};
+    int rc = 0;
+    f->sent = true;
+    f->since_ns = gs_now_ns();
+    if (f->tls) {
+        rc = gs_tls_send(f->tls, f->request.data, f->request.len, &out);
+        gs_buf_deinit(&f->request);
+    } else {
+        out = f->request;
+        f->request = (gs_buf){0};
+    }
+    if (rc != 0) {
+        gs_buf_deinit(&out);
+        end(f, rc);
+        return;
+    }
+    write_out(f, &out);
+}
+
+/* ---- in ---- */
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf);
+
 static void on_alloc(uv_handle_t *h, size_t n, uv_buf_t *out) {
     (void)n;
     gs_http_fetch *f = h->data;
     *out = uv_buf_init(f->in, sizeof f->in);
+}
+
+static void parse(gs_http_fetch *f, const char *bytes, size_t n) {
+    const llhttp_errno_t rc = llhttp_execute(&f->parser, bytes, n);
+    if (f->whole)
+        end(f, 0);
+    else if (rc != HPE_OK)
+        end(f, GS_ERR_FORMAT);
+    else if (!f->in_body)
+        f->n_head += n;
+    if (!f->over && f->cfg.limits.head_bytes > 0 && f->n_head > f->cfg.limits.head_bytes)
+        end(f, GS_ERR_TOO_LARGE);
+}
+
+/* The connection has ended: an answer without a length ends with it. Over TLS only when the server
+ * says so, else anybody on the way could cut it. */
+static void on_eof(gs_http_fetch *f) {
+    if (!f->tls || gs_tls_closed(f->tls))
+        llhttp_finish(&f->parser);
+    end(f, f->whole ? 0 : f->sent ? GS_ERR_IO : GS_ERR_UNAVAILABLE);
+}
+
+static void decrypt(gs_http_fetch *f, const char *bytes, size_t n) {
+    gs_buf out = {0};
+    gs_buf_clear(&f->plain);
+    const int rc = gs_tls_receive(f->tls, bytes, n, &f->plain, &out);
+    write_out(f, &out);
+    if (!f->over && rc == 0 && gs_tls_ready(f->tls) && !f->sent)
+        send_request(f);
+    if (!f->over && f->plain.len > 0)
+        parse(f, f->plain.data, f->plain.len);
+    if (!f->over && rc != 0)
+        end(f, f->sent ? rc : GS_ERR_UNAVAILABLE);
+    if (!f->over && gs_tls_closed(f->tls))
+        on_eof(f);
+}
+
+/* Whether more may come before the next tick. */
+static void spend(gs_http_fetch *f, size_t n) {
+    if (f->cfg.limits.rate == 0)
+        return;
+    f->budget -= n < f->budget ? n : f->budget;
+    if (f->budget == 0 && !f->over) {
+        f->held = true;
+        uv_read_stop((uv_stream_t *)&f->tcp);
+    }
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
@@ -177,39 +339,62 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     if (f->over || n == 0)
         return;
     if (n < 0) {
-        /* An answer without a length ends with the connection. */
         if (n == UV_EOF)
-            llhttp_finish(&f->parser);
-        end(f, f->whole ? 0 : GS_ERR_IO);
+            on_eof(f);
+        else
+            end(f, f->sent ? GS_ERR_IO : GS_ERR_UNAVAILABLE);
         return;
     }
-    const llhttp_errno_t rc = llhttp_execute(&f->parser, buf->base, (size_t)n);
-    if (f->whole)
-        end(f, 0);
-    else if (rc != HPE_OK)
-        end(f, GS_ERR_FORMAT);
-}
-
-static void on_written(uv_write_t *w, int status) {
-    gs_http_fetch *f = w->data;
-    gs_buf_deinit(&f->request);
-    if (status < 0 && status != UV_ECANCELED)
-        end(f, GS_ERR_IO);
+    f->n_bytes += (size_t)n;
+    if (f->in_body)
+        f->since_ns = gs_now_ns();
+    if (f->cfg.limits.bytes > 0 && f->n_bytes > f->cfg.limits.bytes) {
+        end(f, GS_ERR_TOO_LARGE);
+        return;
+    }
+    if (f->tls)
+        decrypt(f, buf->base, (size_t)n);
+    else
+        parse(f, buf->base, (size_t)n);
+    spend(f, (size_t)n);
 }
 
 static void on_connected(uv_connect_t *c, int status) {
     gs_http_fetch *f = c->data;
     if (f->over)
         return;
-    uv_buf_t b = uv_buf_init(f->request.data, (unsigned)f->request.len);
-    f->write.data = f;
     if (status == 0)
         status = uv_read_start((uv_stream_t *)&f->tcp, on_alloc, on_read);
-    if (status == 0)
-        status = uv_write(&f->write, (uv_stream_t *)&f->tcp, &b, 1, on_written);
     if (status != 0)
-        end(f, GS_ERR_IO);
+        end(f, GS_ERR_UNAVAILABLE);
+    else if (f->tls)
+        decrypt(f, "", 0);
+    else
+        send_request(f);
 }
+
+/* ---- limits ---- */
+
+static void on_tick(uv_timer_t *h) {
+    gs_http_fetch *f = h->data;
+    const gs_http_limits *l = &f->cfg.limits;
+    const int64_t limit_ms = !f->sent ? l->connect_ms : f->in_body ? l->silence_ms : l->head_ms;
+    f->budget = l->rate / (1000 / TICK_MS) + 1;
+    if (f->held) { /* its silence is ours */
+        f->held = false;
+        f->since_ns = gs_now_ns();
+        if (uv_read_start((uv_stream_t *)&f->tcp, on_alloc, on_read) != 0)
+            end(f, GS_ERR_IO);
+    } else if (limit_ms > 0 && gs_now_ns() - f->since_ns >= limit_ms * GS_NS_PER_MS) {
+        end(f, f->sent ? GS_ERR_TIMEOUT : GS_ERR_UNAVAILABLE);
+    }
+}
+
+static bool has_limits(const gs_http_limits *l) {
+    return l->connect_ms > 0 || l->head_ms > 0 || l->silence_ms > 0 || l->rate > 0;
+}
+
+/* ---- start ---- */
 
 static void write_request(gs_http_fetch *f) {
     const gs_http_fetch_config *c = &f->cfg;
@@ -224,14 +409,7 @@ static void write_request(gs_http_fetch *f) {
         gs_buf_add(&f->request, c->body, c->n_body);
 }
 
-gs_http_fetch *gs_http_fetch_start(uv_loop_t *loop, const gs_http_fetch_config *cfg) {
-    gs_http_fetch *f = gs_calloc(1, sizeof *f);
-    if (!f)
-        return NULL;
-    f->cfg = *cfg;
-    write_request(f);
-    f->cfg.body = NULL;
-    f->cfg.headers = f->cfg.method = f->cfg.path = f->cfg.host = NULL;
+static void init_parser(gs_http_fetch *f) {
     llhttp_settings_init(&f->settings);
     f->settings.on_header_field = on_field;
     f->settings.on_header_value = on_value;
@@ -240,17 +418,38 @@ gs_http_fetch *gs_http_fetch_start(uv_loop_t *loop, const gs_http_fetch_config *
     f->settings.on_message_complete = on_complete;
     llhttp_init(&f->parser, HTTP_RESPONSE, &f->settings);
     f->parser.data = f;
-    if (f->request.failed || uv_tcp_init(loop, &f->tcp) != 0) {
+}
+
+gs_http_fetch *gs_http_fetch_start(uv_loop_t *loop, const gs_http_fetch_config *cfg) {
+    gs_http_fetch *f = gs_calloc(1, sizeof *f);
+    if (!f)
+        return NULL;
+    f->cfg = *cfg;
+    write_request(f);
+    if (cfg->tls)
+        f->tls = gs_tls_create(cfg->tls, cfg->tls_name);
+    f->cfg.body = NULL;
+    f->cfg.headers = f->cfg.method = f->cfg.path = f->cfg.host = f->cfg.tls_name = NULL;
+    f->cfg.tls = NULL;
+    init_parser(f);
+    if (f->request.failed || (cfg->tls && !f->tls) || uv_tcp_init(loop, &f->tcp) != 0) {
+        gs_tls_free(f->tls);
         gs_buf_deinit(&f->request);
         gs_free(f);
         return NULL;
     }
-    f->tcp.data = f->connect.data = f;
+    uv_timer_init(loop, &f->timer);
+    f->n_handles = 2;
+    f->tcp.data = f->connect.data = f->timer.data = f;
+    f->since_ns = gs_now_ns();
+    f->budget = SIZE_MAX;
     uv_tcp_nodelay(&f->tcp, 1);
     if (uv_tcp_connect(&f->connect, &f->tcp, (const struct sockaddr *)cfg->addr, on_connected) !=
         0) {
         close_it(f);
         return NULL;
     }
+    if (has_limits(&cfg->limits))
+        uv_timer_start(&f->timer, on_tick, TICK_MS, TICK_MS);
     return f;
 }
