@@ -66,7 +66,7 @@ LDFLAGS += $(SAN_FLAGS)
 LDLIBS += -luv -lssl -lcrypto -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
 
 # ---- Modules, top to bottom: a module includes only those above it (scripts/check-includes) -----
-MODULES := base config gguf kernels kv sched load tokenizer model engine store metrics http web api worker cli
+MODULES := base config gguf kernels kv sched load tokenizer model engine store metrics http worker web api cli
 DEPS_base :=
 DEPS_config := base
 DEPS_gguf := base
@@ -80,10 +80,10 @@ DEPS_engine := base gguf kernels kv sched tokenizer model
 DEPS_store := base
 DEPS_metrics := base gguf kernels kv sched tokenizer model engine
 DEPS_http := base
+DEPS_worker := base config kv sched http
 DEPS_web := base
-DEPS_api := base config gguf kernels kv sched load tokenizer model engine store metrics http web
-DEPS_worker := $(DEPS_api) api
-DEPS_cli := $(DEPS_worker) worker
+DEPS_api := base config gguf kernels kv sched load tokenizer model engine store metrics http worker web
+DEPS_cli := $(DEPS_api) api
 
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
@@ -162,7 +162,7 @@ $(S)/llhttp.a: $(LLHTTP)/.stamp
 	@for f in api http llhttp; do \
 	  $(CC) -std=c17 -O2 -g -w $(SAN_FLAGS) -I$(LLHTTP)/include -c -o $(S)/llhttp/$$f.o $(LLHTTP)/$$f.c || exit 1; done
 	@rm -f $@ && ar rcsD $@ $(S)/llhttp/api.o $(S)/llhttp/http.o $(S)/llhttp/llhttp.o
-$(call obj_of,http) $(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/http/*.c tests/fuzz/fuzz_http*.c)): | $(LLHTTP)/.stamp
+$(call obj_of,http) $(call obj_of,worker) $(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/http/*.c tests/fuzz/fuzz_http*.c)): | $(LLHTTP)/.stamp
 
 # The pages: src/web and the libraries that scripts/fetch-web-libs brings, compressed into one table.
 WEB_LIBS := $(BUILD_ROOT)/web-libs
@@ -214,7 +214,7 @@ TEST_MODULES ?= $(MODULES)
 UNIT_SRC := $(wildcard $(patsubst %,tests/unit/%/test_*.c,$(TEST_MODULES)))
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
 define unit_rule
-$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(FAULT_OBJ) $(call libs_of,$(1)) $(if $(filter tokenizer metrics api cli worker engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(S)/llhttp.a)
+$(B)/tests/unit/$(1)/test_%: $(B)/tests/unit/$(1)/test_%.o $(FAULT_OBJ) $(call libs_of,$(1)) $(if $(filter tokenizer metrics api cli engine,$(1)),$(RUST_LIB)) $(if $(filter http api worker cli,$(1)),$(S)/llhttp.a)
 	@$$(link) $(addprefix -Wl$(comma)--wrap=,$(FAULT_WRAPS)) -lcmocka $$(LDLIBS)
 endef
 $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
@@ -235,7 +235,7 @@ FUZZ_BIN := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 fuzz-bins: $(FUZZ_BIN)
 fuzz_module = $(word 2,$(subst _, ,$(1)))
 define fuzz_rule
-$(B)/fuzz/$(1): $(B)/tests/fuzz/$(1).o $(call libs_of,$(call fuzz_module,$(1))) $(if $(filter http api,$(call fuzz_module,$(1))),$(S)/llhttp.a)
+$(B)/fuzz/$(1): $(B)/tests/fuzz/$(1).o $(call libs_of,$(call fuzz_module,$(1))) $(if $(filter http api worker,$(call fuzz_module,$(1))),$(S)/llhttp.a)
 	@mkdir -p $$(@D)
 	@$$(link) -fsanitize=fuzzer $$(LDLIBS)
 endef

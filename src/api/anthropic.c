@@ -45,7 +45,8 @@ static void usage(gs_jsonw *w, const gs_req *r) {
         output += r->choices[i].n_output;
     gs_jsonw_key(w, "usage");
     gs_jsonw_obj(w);
-    key_int(w, "input_tokens", (int64_t)r->prompts[0].len - r->n_cached); /* the computed ones */
+    key_int(w, "input_tokens",
+            (int64_t)gs_req_n_prompt(r, 0) - r->n_cached); /* the computed ones */
     key_int(w, "cache_creation_input_tokens", 0);
     key_int(w, "cache_read_input_tokens", r->n_cached);
     key_int(w, "output_tokens", output);
@@ -57,7 +58,7 @@ static void message_head(gs_jsonw *w, const gs_req *r) {
     key_str(w, "id", r->id);
     key_str(w, "type", "message");
     key_str(w, "role", "assistant");
-    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->m->name);
+    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->model);
     gs_jsonw_key(w, "content");
 }
 

@@ -4,6 +4,7 @@
 
 #include "api/history.h"
 #include "api/kept.h"
+#include "api/lend.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -196,6 +197,7 @@ static void open_store(gs_api *a, gs_api **api) {
 
 static void free_parts(gs_api *a) {
     gs_kept_free(a);
+    gs_workers_free(a->workers);
     gs_hours_free(a);
     gs_live_free(a->viewers);
     gs_free(a->history);
@@ -235,6 +237,8 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     rc = gs_api_keys_open(a, err, errlen);
     if (rc == 0)
         rc = gs_hours_create(a, err, errlen);
+    if (rc == 0)
+        rc = gs_lend_create(a, err, errlen);
     if (rc != 0) {
         free_parts(a);
         return rc;
@@ -289,6 +293,7 @@ static void http_closed(void *arg) {
     gs_api *a = arg;
     uv_unref((uv_handle_t *)&a->wake);
     gs_live_close(a->viewers);
+    gs_workers_close(a->workers);
     uv_close((uv_handle_t *)&a->tick, tick_closed);
 }
 

@@ -118,6 +118,8 @@ struct gs_api {
     gs_persons persons;
     gs_key_ring keys;
     gs_models models;
+    gs_workers *workers;
+    bool workers_told;     /* this machine is one of them */
     gs_req *live;          /* list */
     gs_api_job *jobs;      /* list of those on worker threads */
     gs_api_query *queries; /* list of those that wait for the engine's answer */

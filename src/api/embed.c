@@ -106,7 +106,7 @@ static void key_int(gs_jsonw *w, const char *key, int64_t value) {
 static int64_t n_tokens(const gs_req *r) {
     int64_t n = 0;
     for (int32_t i = 0; i < r->n_prompts; i++)
-        n += (int64_t)r->prompts[i].len;
+        n += gs_req_n_prompt(r, i);
     return n;
 }
 

@@ -107,8 +107,9 @@ int gs_embed_read(gs_req *r) {
     const gs_embed_form *form = r->dialect->embeds;
     const json_t *format = json_object_get(r->body, "encoding_format");
     const json_t *query = json_object_get(r->body, "query");
-    gs_backend_info info;
-    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
+    gs_backend_info info = {0};
+    if (r->m)
+        gs_engine_lane_info(r->api->engine, r->m->lane, &info);
     r->p.n = 1;
     r->e.truncate = form->truncate;
     if (gs_fields_read(gs_embed_fields, form->where, r->body, &r->e, &r->error) != 0)
@@ -124,6 +125,8 @@ int gs_embed_read(gs_req *r) {
     if (form->rank && json_string_length(query) == 0)
         return gs_api_fail(&r->error, GS_ERR_INVALID, "query",
                            "'query' must be a string that is not empty.");
+    if (!r->m)
+        return count_inputs(r);
     if (check_model(r, &info) != 0)
         return r->error.code;
     r->context = info.max_context;
@@ -209,6 +212,8 @@ static int cut(gs_req *r, int32_t i) {
 
 static int prepare_one(gs_req *r, int32_t i, const json_t *v, const json_t *query) {
     int rc;
+    if (!r->m) /* another machine counts its tokens */
+        return json_string_length(v) > 0 ? 0 : no_text(r, i, "must be a string that is not empty");
     if (query)
         rc = put_pair(r, i, query, v);
     else if (json_is_string(v) && json_string_length(v) > 0)

@@ -6,6 +6,7 @@
 #include "api/kept.h"
 #include "api/settings.h"
 #include "api/story.h"
+#include "api/workers.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/version.h"
@@ -236,7 +237,7 @@ static void write_records(state_writer *s, const char *key, bool running) {
         key_person(s, r, x->person);
         gs_jsonw_key(w, "own");
         gs_jsonw_bool(w, is_own(s, r));
-        key_str(w, "model", gs_models_lane_name(s->a, x->model));
+        key_str(w, "model", r && x->model < 0 ? r->model : gs_models_lane_name(s->a, x->model));
         gs_story_members(w, index, x, s->q->now_ns);
         gs_jsonw_end_obj(w);
     }
@@ -480,5 +481,7 @@ void gs_live_write_state(const gs_api *a, const gs_audience *to, const gs_query 
     write_totals(&s);
     gs_jsonw_key(&s.w, "jobs");
     gs_batches_write(a, to->admin, &to->owner, &s.w);
+    gs_jsonw_key(&s.w, "workers");
+    gs_workers_write(a, to->admin, &s.w);
     gs_jsonw_end_obj(&s.w);
 }

@@ -6,6 +6,7 @@
 #include "api/api_impl.h"
 #include "api/route.h"
 #include "base/memory.h"
+#include "api/workers.h"
 #include "base/version.h"
 #include "metrics/expose.h"
 
@@ -87,12 +88,21 @@ static void take_memory(const gs_api *a, gs_metrics_server *out) {
     out->memory_low = a->memory_low;
 }
 
+static int32_t n_placing(const gs_api *a) {
+    int32_t n[GS_CLASS_COUNT], sum = 0;
+    gs_place_count_waiting(gs_workers_place(a->workers), n);
+    for (int c = 0; c < GS_CLASS_COUNT; c++)
+        sum += n[c];
+    return sum;
+}
+
 static void take_server(gs_api *a, const gs_engine_stats *s, gs_metrics_server *out) {
     const gs_metrics *m = a->metrics;
     *out = (gs_metrics_server){.jain = gs_metrics_jain(m, s),
                                .energy_j = gs_energy_read(&a->energy),
                                .started_s = (double)a->started_ms / 1e3,
                                .n_connections = gs_http_n_connections(a->http),
+                               .n_placing = n_placing(a),
                                .stalled = a->watch.stalled,
                                .n_restarts = a->watch.n_restarts,
                                .one = 1,
@@ -115,6 +125,7 @@ void gs_api_get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_engine_stats stats[GS_ENGINE_LANES], all;
     gs_metrics_source sources[GS_ENGINE_LANES];
     gs_metrics_server server;
+    gs_metrics_worker workers[GS_API_WORKERS];
     gs_api_error none;
     gs_buf out = {0};
     gs_engine_get_stats(a->engine, &all);
@@ -123,6 +134,8 @@ void gs_api_get_metrics(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_metrics_page page = {.sources = sources,
                             .n_sources = gs_api_take_metrics(a, stats, sources),
                             .server = &server,
+                            .workers = workers,
+                            .n_workers = gs_workers_metrics(a, workers),
                             .person_name = named ? person_name : NULL,
                             .person_arg = a,
                             .open_metrics = wants_open_metrics(rq)};

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/lend.h"
 #include "api/ollama.h"
 #include "base/err.h"
 
@@ -47,7 +48,9 @@ static void answer(gs_api *a, gs_http_request *rq, json_t *body, read_fn read,
     gs_ollama_in in = {0};
     size_t body_bytes;
     gs_http_body(rq, &body_bytes);
-    bool ok = gs_api_check_model(a, body, &e) == 0 && read(body, a->cfg.model->name, &in, &e) == 0;
+    const char *want = json_string_value(json_object_get(body, "model"));
+    bool ok = ((want && gs_lend_knows(a, want)) || gs_api_check_model(a, body, &e) == 0) &&
+              read(body, a->cfg.model->name, &in, &e) == 0;
     if (!ok)
         gs_api_reply_error(rq, &e);
     gs_model_entry *m = ok ? gs_models_of_body(a, body) : NULL;

@@ -54,12 +54,23 @@ static void put_size(gs_jsonw *w, const gs_model_facts *f) {
     put_details(w, f);
 }
 
+/* A model of other machines: nothing but its name is known. */
+static void put_lent(gs_jsonw *w, const gs_api *a, const char *name) {
+    const gs_model_facts nothing = {0};
+    gs_jsonw_obj(w);
+    put_name(w, name);
+    put_size(w, &nothing);
+    key_time(w, "modified_at", a->started_ms / 1000);
+    gs_jsonw_end_obj(w);
+}
+
 /* {"models": [...]}: the names, each with the members that tags and ps share and those of rest;
  * loaded: only of models in memory. */
 static void list_models(gs_buf *out, const gs_api *a, bool loaded,
                         void (*rest)(gs_jsonw *w, const gs_api *a, const gs_model_entry *m)) {
     gs_jsonw w;
     const char *name;
+    const gs_model_alias *alias;
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);
     gs_jsonw_key(&w, "models");
@@ -74,6 +85,9 @@ static void list_models(gs_buf *out, const gs_api *a, bool loaded,
         rest(&w, a, m);
         gs_jsonw_end_obj(&w);
     }
+    for (int i = 0; !loaded && (name = gs_workers_model_at(a->workers, i)); i++)
+        if (!gs_api_find_name(a, name, &alias))
+            put_lent(&w, a, name);
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
 }

@@ -41,7 +41,7 @@ static void head(gs_jsonw *w, const gs_req *r) {
     char now[48];
     gs_ollama_now(now, sizeof(now));
     gs_jsonw_obj(w);
-    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->m->name);
+    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->model);
     key_str(w, "created_at", now);
 }
 
@@ -98,7 +98,7 @@ static void done(gs_jsonw *w, const gs_req *r) {
     key_str(w, "done_reason", strcmp(c->finish_reason, "length") == 0 ? "length" : "stop");
     key_int(w, "total_duration", now - r->began_ns);
     key_int(w, "load_duration", r->submitted_ns - r->began_ns);
-    key_int(w, "prompt_eval_count", (int64_t)r->prompts[0].len);
+    key_int(w, "prompt_eval_count", gs_req_n_prompt(r, 0));
     key_int(w, "prompt_eval_duration", first - r->submitted_ns);
     key_int(w, "eval_count", c->n_output);
     key_int(w, "eval_duration", last - first);

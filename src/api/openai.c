@@ -30,7 +30,7 @@ static void head(gs_jsonw *w, const gs_req *r, const char *object) {
 static void usage(gs_jsonw *w, const gs_req *r) {
     int64_t prompt = 0, output = 0;
     for (int32_t i = 0; i < r->n_prompts; i++)
-        prompt += (int64_t)r->prompts[i].len;
+        prompt += gs_req_n_prompt(r, i);
     for (int32_t i = 0; i < r->n_choices; i++)
         output += r->choices[i].n_output;
     gs_jsonw_key(w, "usage");

@@ -8,6 +8,7 @@
 
 #include "api/api_impl.h"
 #include "api/embed.h"
+#include "api/lend.h"
 #include "api/messages.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -370,9 +371,22 @@ static int over_num_ctx(gs_req *r, int32_t i) {
     return r->error.code;
 }
 
+/* Of a model that only other machines have, these say what is wrong with the rest. */
+static int check_lent(gs_req *r) {
+    const json_t *messages = json_object_get(r->body, "messages");
+    if (r->p.chat && (!json_is_array(messages) || json_array_size(messages) == 0))
+        return gs_api_fail(&r->error, GS_ERR_INVALID, "messages",
+                           "'messages' must be a non-empty array of messages.");
+    return 0;
+}
+
 int gs_req_prepare(gs_req *r) {
+    if (r->lends && gs_lend_prepare(r) != 0)
+        return r->error.code;
     if (r->dialect->embeds)
         return gs_embed_prepare(r);
+    if (!r->m)
+        return check_lent(r);
     int rc = r->p.chat ? prepare_chat(r) : prepare_completion(r);
     for (int32_t i = 0; rc == 0 && i < r->n_prompts; i++) {
         if (r->prompts[i].len == 0)

@@ -5,6 +5,7 @@
 
 #include "api/api_impl.h"
 #include "api/embed.h"
+#include "api/lend.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -45,6 +46,7 @@ static void req_free(gs_req *r) {
     for (int32_t i = 0; r->guides && i < r->n_prompts * r->p.n; i++)
         gs_guide_unref(r->guides[i]);
     gs_free(r->guides);
+    gs_lend_deinit(r);
     gs_buf_deinit(&r->out);
     gs_buf_deinit(&r->piece);
     gs_buf_deinit(&r->shown);
@@ -69,12 +71,19 @@ static void maybe_free(gs_req *r) {
     req_free(r);
 }
 
+/* What is with the workers has a sequence, but not with the engine. */
+static bool with_engine(const gs_choice *c) {
+    return c->seq && (!c->with_workers || c->local);
+}
+
 static void cancel_all(gs_req *r) {
     for (int32_t i = 0; i < r->n_choices; i++) {
         gs_choice *c = &r->choices[i];
-        if (c->seq && !c->finished)
+        gs_lend_cancel(r, c);
+        if (with_engine(c) && !c->finished)
             gs_engine_cancel(r->api->engine, c->seq);
     }
+    gs_lend_cancel_texts(r);
 }
 
 void gs_req_stop(gs_req *r) {
@@ -166,6 +175,7 @@ void gs_req_write(gs_req *r) {
 static void finish_answer(gs_req *r) {
     count_answer(r, 200);
     r->state = GS_REQ_DONE;
+    gs_lend_cancel_texts(r);
     if (r->rq && r->p.stream) {
         r->dialect->stream_end(r);
         release_http(r);
@@ -209,8 +219,9 @@ static void send_texts(gs_req *r);
 
 void gs_req_tick(gs_req *r, int64_t now_ns) {
     r->in_event = true;
+    gs_lend_tick(r, now_ns);
     sign_of_life(r, now_ns);
-    if (r->dialect->embeds && r->state == GS_REQ_RUNNING)
+    if (r->dialect->embeds && r->state == GS_REQ_RUNNING && (!r->with_workers || r->texts_local))
         send_texts(r);
     r->in_event = false;
     maybe_free(r);
@@ -378,13 +389,13 @@ static gs_outparse_config parser_config(const gs_req *r) {
 }
 
 static bool make_choices(gs_req *r) {
-    const gs_tokenizer *t = r->m->tokenizer;
+    const gs_tokenizer *t = r->m ? r->m->tokenizer : NULL;
     int32_t n = r->n_prompts * r->p.n;
     r->choices = gs_calloc((size_t)n, sizeof(*r->choices));
     if (!r->choices)
         return false;
     r->n_choices = n;
-    const gs_outparse_config parse = parser_config(r);
+    const gs_outparse_config parse = r->m ? parser_config(r) : (gs_outparse_config){0};
     for (int32_t i = 0; i < n; i++) {
         gs_choice *c = &r->choices[i];
         c->req = r;
@@ -393,6 +404,8 @@ static bool make_choices(gs_req *r) {
             continue; /* send_texts makes the sequence */
         gs_stop_init(&c->stop, &r->p.stop);
         gs_outparse_init(&c->parse, &parse, choice_part, c);
+        if (!r->m)
+            continue; /* another machine tells parts */
         if (r->p.chat)
             gs_detok_init(&c->detok, t, false);
         else
@@ -432,6 +445,34 @@ static void send_texts(gs_req *r) {
     }
 }
 
+static void submit_texts(gs_req *r) {
+    if (gs_lend_texts(r))
+        return;
+    if (r->error.code != 0)
+        gs_req_fail(r, &r->error);
+    else
+        send_texts(r);
+}
+
+/* Each choice to the workers if there are any, else to the engine. */
+static void submit_choices(gs_req *r) {
+    r->in_event = true;
+    for (int32_t i = 0; i < r->n_choices && r->state == GS_REQ_SUBMITTED; i++) {
+        gs_choice *c = &r->choices[i];
+        r->n_out++;
+        if (gs_lend(r, c))
+            continue;
+        if (r->error.code == 0) {
+            gs_engine_submit(r->api->engine, c->seq);
+            continue;
+        }
+        r->n_out--;
+        gs_req_fail(r, &r->error);
+    }
+    r->in_event = false;
+    maybe_free(r);
+}
+
 static void submit(gs_req *r) {
     if (!make_choices(r)) {
         /* None of them is with the engine, so none may be cancelled there. */
@@ -446,13 +487,10 @@ static void submit(gs_req *r) {
     r->submitted_ns = gs_now_ns();
     if (r->dialect->embeds) {
         r->api->n_embedding++;
-        send_texts(r);
+        submit_texts(r);
         return;
     }
-    for (int32_t i = 0; i < r->n_choices; i++) {
-        r->n_out++;
-        gs_engine_submit(r->api->engine, r->choices[i].seq);
-    }
+    submit_choices(r);
 }
 
 static void prepared(gs_req *r, int rc) {
@@ -557,24 +595,25 @@ static int check_generates(gs_req *r) {
 static int read_params(gs_req *r, bool chat) {
     const gs_served_model *m = r->m;
     const char *asked = json_string_value(json_object_get(r->body, "model"));
-    int rc = gs_api_check_model(r->api, r->body, &r->error);
-    if (rc == 0)
+    int rc = m ? gs_api_check_model(r->api, r->body, &r->error) : 0;
+    if (rc == 0 && r->m)
         r->model = gs_api_find_name(r->api, asked ? asked : "", &r->alias);
     if (rc == 0 && asked)
         snprintf(r->asked_model, sizeof(r->asked_model), "%s", asked);
     if (rc == 0 && r->dialect->embeds)
         return gs_embed_read(r);
-    if (rc == 0)
+    if (rc == 0 && m)
         rc = check_generates(r);
     if (rc == 0)
-        rc = gs_gen_params_read(r->body, chat, gs_tok_n_vocab(m->tokenizer), &r->p, &r->error);
+        rc = gs_gen_params_read(r->body, chat, m ? gs_tok_n_vocab(m->tokenizer) : INT32_MAX, &r->p,
+                                &r->error);
     if (rc == 0 && r->dialect->read)
         rc = r->dialect->read(r->body, &r->p, &r->error);
-    if (rc == 0)
+    if (rc == 0 && m)
         r->context = context_of(r);
     if (rc == 0)
         rc = count_prompts(r, chat, &r->error);
-    if (rc == 0 && !chat)
+    if (rc == 0 && !chat && m)
         rc = check_suffix(r);
     return rc;
 }
@@ -592,7 +631,13 @@ static void name_request(gs_req *r) {
 /* The model that answers, in memory; without one that is known the first one stands in, and
  * read_params says so. */
 static int find_model(gs_req *r) {
+    const char *want = json_string_value(json_object_get(r->body, "model"));
     gs_model_entry *m = gs_models_of_body(r->api, r->body);
+    if (!m) {
+        gs_lend_find(r, want ? want : "");
+        if (r->lends)
+            return 0;
+    }
     if (!m)
         m = r->api->models.v;
     if (m->state != GS_MODEL_READY)
@@ -601,6 +646,7 @@ static int find_model(gs_req *r) {
     r->entry = m;
     r->m = m->served;
     gs_models_use(m);
+    gs_lend_find(r, "");
     return 0;
 }
 
@@ -800,6 +846,7 @@ static void count_token(const gs_req *r, gs_choice *c, int64_t now_ns) {
 static void token_event(gs_req *r, gs_choice *c, const gs_event *ev) {
     if (r->state == GS_REQ_DONE && !c->finished)
         gs_models_metrics(r->api, r->entry)->wasted_tokens++;
+    gs_lend_local_token(r, c);
     if (r->state == GS_REQ_DONE || c->finished || c->stopped)
         return;
     count_token(r, c, ev->time_ns);
@@ -882,6 +929,7 @@ static void failed(gs_req *r, gs_choice *c, int code) {
 
 static void end_event(gs_req *r, gs_choice *c, const gs_seq_end *end) {
     keep_story(r, c, end);
+    gs_lend_local_end(r, c);
     gs_seq_free(c->seq);
     c->seq = NULL;
     r->n_out--;
@@ -983,6 +1031,7 @@ void gs_req_event(gs_req *r, const gs_event *ev) {
         break;
     case GS_EVENT_REJECTED:
         rejected(r, c, &ev->u.admission);
+        gs_lend_local_end(r, c);
         gs_seq_free(c->seq);
         c->seq = NULL;
         r->n_out--;
@@ -999,4 +1048,115 @@ void gs_req_event(gs_req *r, const gs_event *ev) {
     }
     r->in_event = false;
     maybe_free(r);
+}
+
+/* ---- Choices that others fill (lend.c) ------------------------------------------------------ */
+
+int32_t gs_req_n_prompt(const gs_req *r, int32_t i) {
+    const gs_choice *c = r->choices ? &r->choices[i * r->p.n] : NULL;
+    return c && c->told_prompt ? c->n_prompt : (int32_t)r->prompts[i].len;
+}
+
+void gs_req_hold(gs_req *r) {
+    r->in_event = true;
+}
+
+void gs_req_release(gs_req *r) {
+    r->in_event = false;
+    maybe_free(r);
+}
+
+void gs_req_admitted(gs_req *r, gs_choice *c, const gs_admission *adm) {
+    admitted(r, c, adm);
+    decided(r);
+}
+
+void gs_req_text_admitted(gs_req *r, gs_choice *c, const gs_admission *adm) {
+    text_admitted(r, c, adm);
+}
+
+/* Text may hold a stop string that the other machine did not know of. */
+static int lent_text(gs_req *r, gs_choice *c, const char *data, size_t n) {
+    gs_buf_clear(&r->shown);
+    int rc = gs_stop_feed(&c->stop, data, n, &r->shown);
+    const gs_part part = {GS_PART_TEXT, 0, r->shown.data, r->shown.len};
+    if (rc == 0 && r->shown.len > 0)
+        rc = choice_part(c, &part);
+    return rc;
+}
+
+/* A call that has begun ends where the next one begins, and at the end. */
+static int end_call(gs_choice *c) {
+    const int32_t last = c->n_calls - 1;
+    const gs_part end = {GS_PART_CALL_END, last, "", 0};
+    return last >= 0 && !c->calls[last].ended ? choice_part(c, &end) : 0;
+}
+
+static int lent_call(gs_choice *c, gs_part_kind kind, const char *data, size_t n) {
+    int rc = kind == GS_PART_CALL_BEGIN ? end_call(c) : 0;
+    const int32_t call = kind == GS_PART_CALL_BEGIN ? c->n_calls : c->n_calls - 1;
+    const gs_part part = {kind, call, data, n};
+    return rc == 0 ? choice_part(c, &part) : rc;
+}
+
+int gs_req_lent_part(gs_req *r, gs_choice *c, gs_part_kind kind, const char *data, size_t n) {
+    const int64_t now_ns = gs_now_ns();
+    const gs_part thought = {kind, 0, data, n};
+    if (r->state == GS_REQ_DONE || c->finished)
+        return GS_ERR_CANCELLED;
+    count_token(r, c, now_ns);
+    c->n_output++;
+    if (r->first_token_ns == 0)
+        r->first_token_ns = now_ns;
+    r->last_token_ns = now_ns;
+    int rc = kind == GS_PART_TEXT        ? lent_text(r, c, data, n)
+             : kind == GS_PART_REASONING ? choice_part(c, &thought)
+                                         : lent_call(c, kind, data, n);
+    if (rc == 0 && c->stop.matched) {
+        gs_lend_cancel(r, c);
+        choice_finished(r, c, "stop");
+    }
+    return rc;
+}
+
+void gs_req_lent_end(gs_req *r, gs_choice *c, const char *reason) {
+    if (r->state == GS_REQ_DONE || c->finished)
+        return;
+    gs_buf_clear(&r->shown);
+    int rc = gs_stop_finish(&c->stop, &r->shown);
+    const gs_part part = {GS_PART_TEXT, 0, r->shown.data, r->shown.len};
+    if (rc == 0 && r->shown.len > 0)
+        rc = choice_part(c, &part);
+    if (rc == 0)
+        rc = end_call(c);
+    if (rc != 0)
+        oom(r);
+    else
+        choice_finished(r, c, reason);
+}
+
+void gs_req_lent_failed(gs_req *r, gs_choice *c, const gs_api_error *e) {
+    if (r->state == GS_REQ_SUBMITTED && !c->admitted) {
+        if (r->error.code == 0)
+            r->error = *e;
+        decided(r);
+        return;
+    }
+    c->finished = true;
+    gs_req_fail(r, e);
+}
+
+void gs_req_send_texts(gs_req *r) {
+    if (r->state == GS_REQ_DONE)
+        return;
+    send_texts(r);
+}
+
+void gs_req_texts_done(gs_req *r, int32_t n) {
+    const int32_t from = r->n_sent;
+    r->n_sent += n;
+    for (int32_t i = from; i < from + n && r->state != GS_REQ_DONE; i++)
+        choice_finished(r, &r->choices[i], "stop");
+    if (r->state != GS_REQ_DONE && r->n_sent < r->n_choices)
+        submit_texts(r);
 }

@@ -22,6 +22,7 @@
 #include "api/params.h"
 #include "api/stop.h"
 #include "base/jsonw.h"
+#include "worker/workers.h"
 
 typedef struct gs_req gs_req;
 typedef struct gs_model_entry gs_model_entry; /* models.h */
@@ -59,7 +60,12 @@ typedef struct gs_choice {
     bool stopped;              /* a stop string came; with timings its end waits for the engine's */
     gs_explain story;          /* once the engine has ended it; id 0: not yet */
     const char *finish_reason; /* static: "stop", "length", "tool_calls" */
-    float score;               /* of rerank */
+    /* lend.c: with the workers, whichever; and then of this machine's models. */
+    gs_job job;
+    bool with_workers, local;
+    bool told_prompt; /* another machine has counted the prompt's tokens: */
+    int32_t n_prompt, n_cached;
+    float score; /* of rerank */
 } gs_choice;
 
 typedef struct gs_embed_form gs_embed_form; /* embed.h */
@@ -134,6 +140,14 @@ struct gs_req {
     const gs_served_model *m;    /* it */
     const char *model;           /* the name it was asked for by, as it is served */
     const gs_model_alias *alias; /* or NULL */
+    /* lend.c: some remote worker has the model; without m none but these. */
+    bool lends;
+    uint32_t lent_model;
+    gs_buf *lent; /* [n_lent] bodies for them, by prompt, or by piece of the texts */
+    int32_t n_lent;
+    gs_job text_job; /* the texts from n_sent on, with the workers; and then of this machine */
+    bool with_workers, texts_local;
+    int32_t n_embd; /* of vectors of theirs; 0: not known yet */
     uint32_t person;
     uint64_t cache_scope;
     bool has_limits;
@@ -180,6 +194,22 @@ void gs_req_write(gs_req *r);
 void gs_req_cut(gs_req *r); /* resets the client's connection and cancels everything */
 /* 0 when the body's model is the one there is, or absent; else e->code. */
 int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e);
+
+/* Tokens of prompt i, as whoever answered has counted them. */
+int32_t gs_req_n_prompt(const gs_req *r, int32_t i);
+
+/* For lend.c: what becomes of choices that are not with the engine. Between hold and release r is
+ * not freed; release may free it. */
+void gs_req_hold(gs_req *r);
+void gs_req_release(gs_req *r);
+void gs_req_admitted(gs_req *r, gs_choice *c, const gs_admission *adm);
+void gs_req_text_admitted(gs_req *r, gs_choice *c, const gs_admission *adm);
+/* 0, or a code that ends it: no memory, or enough. */
+int gs_req_lent_part(gs_req *r, gs_choice *c, gs_part_kind kind, const char *data, size_t n);
+void gs_req_lent_end(gs_req *r, gs_choice *c, const char *reason);
+void gs_req_lent_failed(gs_req *r, gs_choice *c, const gs_api_error *e);
+void gs_req_send_texts(gs_req *r);
+void gs_req_texts_done(gs_req *r, int32_t n);
 
 /* openai.c */
 extern const gs_dialect gs_dialect_chat, gs_dialect_completion;

@@ -109,7 +109,7 @@ static bool incomplete(const gs_req *r) {
 }
 
 static void usage(gs_jsonw *w, const gs_req *r) {
-    int64_t input = (int64_t)r->prompts[0].len, output = r->choices[0].n_output;
+    int64_t input = (int64_t)gs_req_n_prompt(r, 0), output = r->choices[0].n_output;
     gs_jsonw_key(w, "usage");
     gs_jsonw_obj(w);
     key_int(w, "input_tokens", input);
@@ -158,7 +158,7 @@ static void response(gs_jsonw *w, const gs_req *r, bool ended) {
         gs_jsonw_raw(w, "{\"reason\":\"max_output_tokens\"}", 30);
     else
         gs_jsonw_null(w);
-    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->m->name);
+    key_str(w, "model", r->asked_model[0] ? r->asked_model : r->model);
     gs_jsonw_key(w, "output");
     gs_jsonw_arr(w);
     for (int32_t i = 0; ended && i < r->blocks.n; i++)

@@ -63,6 +63,7 @@ extern const gs_api_part gs_scheduling_part; /* scheduling.c */
 extern const gs_api_part gs_tuning_part;     /* tuning.c */
 extern const gs_api_part gs_live_part;       /* live.c */
 extern const gs_api_part gs_history_part;    /* history.c */
+extern const gs_api_part gs_workers_part;    /* workers.c */
 extern const gs_api_part gs_pages_part;      /* pages.c */
 
 /* The value of the last "{name}" of a path that matched pattern, into out. */

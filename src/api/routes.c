@@ -82,6 +82,20 @@ static void model_object(gs_jsonw *w, const gs_api *a, const char *name, const g
     gs_jsonw_end_obj(w);
 }
 
+/* A model that other machines have; which, /v1/workers says. */
+static void lent_object(gs_jsonw *w, const gs_api *a, const char *name) {
+    gs_jsonw_obj(w);
+    gs_jsonw_key(w, "id");
+    gs_jsonw_str(w, name);
+    gs_jsonw_key(w, "object");
+    gs_jsonw_str(w, "model");
+    gs_jsonw_key(w, "created");
+    gs_jsonw_int(w, a->started_ms / 1000);
+    gs_jsonw_key(w, "owned_by");
+    gs_jsonw_str(w, "worker");
+    gs_jsonw_end_obj(w);
+}
+
 static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     gs_buf out = {0};
@@ -93,8 +107,12 @@ static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_jsonw_key(&w, "data");
     gs_jsonw_arr(&w);
     const char *name;
+    const gs_model_alias *alias;
     for (int i = 0; (name = gs_api_served_name(a, i)); i++)
         model_object(&w, a, name, gs_models_served(a, i));
+    for (int i = 0; (name = gs_workers_model_at(a->workers, i)); i++)
+        if (!gs_api_find_name(a, name, &alias))
+            lent_object(&w, a, name);
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
     gs_api_reply_json(rq, 200, &out);
@@ -105,8 +123,18 @@ static void get_model(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
     char want[256];
     const gs_model_alias *alias;
+    const char *name;
+    uint32_t number;
+    gs_buf out = {0};
+    gs_jsonw w;
     gs_route_param("/v1/models/{model}", gs_http_path(rq), want, sizeof(want));
     const gs_model_entry *m = gs_models_find(a, want, &alias);
+    if (!m && gs_workers_model(a->workers, want, &number, &name)) {
+        gs_jsonw_init(&w, &out);
+        lent_object(&w, a, name);
+        gs_api_reply_json(rq, 200, &out);
+        return;
+    }
     if (!m) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_NOT_FOUND, "model", "The model '%.80s' does not exist here.", want);
@@ -114,8 +142,6 @@ static void get_model(gs_api *a, gs_http_request *rq, json_t *body) {
         gs_api_reply_error(rq, &e);
         return;
     }
-    gs_buf out = {0};
-    gs_jsonw w;
     gs_jsonw_init(&w, &out);
     model_object(&w, a, gs_api_find_name(a, want, &alias), m);
     gs_api_reply_json(rq, 200, &out);
@@ -471,7 +497,7 @@ static const gs_api_part *const parts[] = {
     &gs_api_part_ollama, &gs_api_part_anthropic, &gs_api_part_responses,
     &gs_scheduling_part, &gs_live_part,          &gs_pages_part,
     &gs_api_part_files,  &gs_api_part_batches,   &gs_api_part_background,
-    &gs_tuning_part,     &gs_history_part};
+    &gs_tuning_part,     &gs_history_part,       &gs_workers_part};
 #define N_PARTS (sizeof(parts) / sizeof(parts[0]))
 
 const gs_api_part *const *gs_api_parts(size_t *n) {

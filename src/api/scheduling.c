@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "api/api_impl.h"
+#include "api/lend.h"
 #include "api/route.h"
 #include "api/settings.h"
 #include "api/story.h"
@@ -148,7 +149,7 @@ const gs_req *gs_api_find_seq(const gs_api *a, gs_seq_id id, int32_t *index) {
             }
         }
     }
-    return NULL;
+    return gs_lend_find_seq(a, id, index);
 }
 
 /* The asker's own request that this sequence belongs to, and the choice. */
@@ -252,9 +253,9 @@ static void answer_request(gs_api_query *x, gs_buf *out) {
     }
     for (int32_t i = 0; i < x->q.n_records; i++) {
         int32_t index = 0;
-        if (gs_api_find_seq(a, x->q.records[i].id, &index)) /* else it has ended meanwhile */
-            gs_story_write(&w, NULL, gs_models_lane_name(a, x->q.records[i].model), index,
-                           &x->q.records[i], x->q.now_ns);
+        const gs_req *r = gs_api_find_seq(a, x->q.records[i].id, &index);
+        if (r && strcmp(r->id, x->id) == 0) /* else it has ended meanwhile */
+            gs_story_write(&w, NULL, r->model, index, &x->q.records[i], x->q.now_ns);
     }
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
@@ -476,6 +477,13 @@ static void patch_config(gs_api *a, gs_http_request *rq, json_t *body) {
 /* ---- Answers ------------------------------------------------------------------------------- */
 
 void gs_api_answered(gs_api *a, gs_query *q) {
+    if (q->kind == GS_QUERY_CHARGE) {
+        a->n_live--;
+        gs_free(q->owner);
+        return;
+    }
+    if (q->kind == GS_QUERY_QUEUE || q->kind == GS_QUERY_STATE || q->kind == GS_QUERY_EXPLAIN)
+        gs_lend_records(a, q);
     if (q->kind == GS_QUERY_STATE) {
         gs_live_answered(a->viewers, q);
         return;
@@ -516,7 +524,7 @@ static const gs_schema schemas[] = {
      "{'type':'object','description':'What happened to one sequence. Times in ms.',"
      "'required':['index','state','class','wait_ms'],'properties':{"
      "'id':" TEXT ",'model':" TEXT ",'index':" COUNT ",'state':{'type':'string','enum':['waiting','running','done']},"
-     "'class':" TEXT ",'asked_class':" TEXT ",'position':" COUNT ",'waiting_for':" TEXT ",'why':" TEXT ","
+     "'class':" TEXT ",'worker':" TEXT ",'placed':" TEXT ",'asked_class':" TEXT ",'position':" COUNT ",'waiting_for':" TEXT ",'why':" TEXT ","
      "'wait_ms':" NUMBERS ",'queued_ms':" NUMBER ",'ttft_ms':" NUMBER ",'total_ms':" NUMBER ","
      "'prompt_tokens':" COUNT ",'cached_tokens':" COUNT ",'output_tokens':" COUNT ","
      "'max_output_tokens':" COUNT ",'chunks':" COUNT ",'steps':" COUNT ",'steps_with':" NUMBERS ","

@@ -62,6 +62,10 @@ void gs_story_members(gs_jsonw *w, int32_t index, const gs_explain *x, int64_t n
     key_int(w, "index", index);
     key_str(w, "state", x->end_ns > 0 ? "done" : x->running ? "running" : "waiting");
     key_str(w, "class", gs_class_name(x->cls));
+    if (x->worker)
+        key_str(w, "worker", x->worker);
+    if (x->worker && x->placed)
+        key_str(w, "placed", x->placed);
     if (x->asked_cls != x->cls)
         key_str(w, "asked_class", gs_class_name(x->asked_cls));
     if (x->position > 0)

@@ -17,6 +17,7 @@ static const char *const waits[GS_WAIT_COUNT] = {
     [GS_WAIT_MODEL] = "another model had its turn",
     [GS_WAIT_PAUSED] = "it was paused",
     [GS_WAIT_PROMPT] = "another prompt was being computed",
+    [GS_WAIT_WORKER] = "the machines that may answer it were busy or away",
 };
 
 typedef struct cause {

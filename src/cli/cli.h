@@ -37,6 +37,7 @@ int gs_cmd_trace(int argc, char **argv);
 int gs_cmd_tune(int argc, char **argv);
 int gs_cmd_keys(int argc, char **argv);
 int gs_cmd_batch(int argc, char **argv);
+int gs_cmd_workers(int argc, char **argv);
 int gs_cmd_embed(int argc, char **argv);
 int gs_cmd_summarize(int argc, char **argv);
 int gs_cmd_service(int argc, char **argv);

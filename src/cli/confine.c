@@ -21,6 +21,25 @@ static const gs_sandbox_rule always[] = {
     {"/sys/class/powercap", GS_SANDBOX_READ}, {"/sys/fs/cgroup", GS_SANDBOX_READ},
 };
 
+/* What names and certificates of other machines are looked up in. */
+static const gs_sandbox_rule connecting[] = {
+    {"/etc/resolv.conf", GS_SANDBOX_READ}, {"/run/systemd/resolve", GS_SANDBOX_READ},
+    {"/etc/hosts", GS_SANDBOX_READ},       {"/etc/nsswitch.conf", GS_SANDBOX_READ},
+    {"/etc/host.conf", GS_SANDBOX_READ},   {"/etc/gai.conf", GS_SANDBOX_READ},
+    {"/etc/services", GS_SANDBOX_READ},    {"/etc/ssl", GS_SANDBOX_READ},
+    {"/usr/lib/ssl", GS_SANDBOX_READ},     {"/usr/share/ca-certificates", GS_SANDBOX_READ},
+    {"/usr/lib", GS_SANDBOX_READ}, /* name services that libc loads */
+};
+
+/* What commands that switch a machine on are found in. */
+static const gs_sandbox_rule executing[] = {
+    {"/bin", GS_SANDBOX_EXECUTE},          {"/usr/bin", GS_SANDBOX_EXECUTE},
+    {"/sbin", GS_SANDBOX_EXECUTE},         {"/usr/sbin", GS_SANDBOX_EXECUTE},
+    {"/usr/lib", GS_SANDBOX_EXECUTE},      {"/lib", GS_SANDBOX_EXECUTE},
+    {"/lib64", GS_SANDBOX_EXECUTE},        {"/usr/local/bin", GS_SANDBOX_EXECUTE},
+    {"/etc/ld.so.cache", GS_SANDBOX_READ},
+};
+
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 typedef struct list {
@@ -96,10 +115,34 @@ static void add_options(list *l, const gs_config *c) {
         add(l, c->prefix_files.items[i], GS_SANDBOX_READ);
 }
 
+/* Only who lends work to other machines reaches any. */
+static unsigned allowed(const gs_config *cfg) {
+    unsigned allow = cfg->n_workers > 0 || cfg->server_add_workers ? GS_SANDBOX_CONNECT : 0;
+    for (size_t i = 0; i < cfg->n_workers; i++)
+        if (cfg->workers[i].power_on[0])
+            allow |= GS_SANDBOX_EXEC;
+    return allow;
+}
+
+static void add_rules(list *l, const gs_sandbox_rule *rules, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        add(l, rules[i].path, rules[i].access);
+}
+
+static void add_workers(list *l, const gs_config *cfg) {
+    for (size_t i = 0; i < cfg->n_workers; i++) {
+        add(l, cfg->workers[i].key_file, GS_SANDBOX_READ);
+        add(l, cfg->workers[i].ca_file, GS_SANDBOX_READ);
+    }
+    if (allowed(cfg) & GS_SANDBOX_CONNECT)
+        add_rules(l, connecting, COUNT(connecting));
+    if (allowed(cfg) & GS_SANDBOX_EXEC)
+        add_rules(l, executing, COUNT(executing));
+}
+
 static void collect(list *l, const gs_config *cfg, const char *state, const char *keys_file) {
     char dir[GS_DIRS_MAX_PATH];
-    for (size_t i = 0; i < COUNT(always); i++)
-        add(l, always[i].path, always[i].access);
+    add_rules(l, always, COUNT(always));
     add(l, state, GS_SANDBOX_WRITE);
     add(l, cfg->record_folder, GS_SANDBOX_WRITE);
     if (gs_dirs_state(dir, sizeof(dir), NULL, 0) == 0) /* device.json */
@@ -115,14 +158,9 @@ static void collect(list *l, const gs_config *cfg, const char *state, const char
         add(l, cfg->models[i].path, GS_SANDBOX_READ);
         add_options(l, &own);
     }
+    add_workers(l, cfg);
     add_models_below(l, gs_dirs_data);
     add_models_below(l, gs_dirs_cache);
-}
-
-/* Nothing here asks other machines or programs for anything. */
-static unsigned allowed(const gs_config *cfg) {
-    (void)cfg;
-    return 0;
 }
 
 void gs_confine_files(const gs_config *cfg, const char *state, const char *keys_file) {

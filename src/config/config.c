@@ -115,6 +115,9 @@ void gs_config_deinit(gs_config *cfg) {
         gs_free(m->path);
     }
     gs_free(cfg->models);
+    for (size_t i = 0; i < cfg->n_workers; i++)
+        gs_config_worker_deinit(&cfg->workers[i]);
+    gs_free(cfg->workers);
     gs_free(cfg->file);
     gs_free(cfg->positional);
     *cfg = (gs_config){0};

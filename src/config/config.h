@@ -102,6 +102,16 @@ typedef struct gs_config_model {
 
 #define GS_CONFIG_MAX_MODELS 64
 
+/* A section [worker NAME] of the file: another machine that answers. */
+typedef struct gs_config_worker {
+    char *name;
+#define X(name_, kind, def, min, max, choices, help) GS_CONFIG_TYPE_##kind name_;
+    GS_CONFIG_WORKER_OPTIONS(X)
+#undef X
+} gs_config_worker;
+
+#define GS_CONFIG_MAX_WORKERS 16
+
 typedef struct gs_config {
     /* One field per option: server_host, server_port, ..., named section_name. */
 #define X(section, name, kind, alias, def, min, max, choices, flags, help)                         \
@@ -114,6 +124,8 @@ typedef struct gs_config {
     size_t n_aliases;
     gs_config_model *models; /* [n_models] likewise */
     size_t n_models;
+    gs_config_worker *workers; /* [n_workers] likewise */
+    size_t n_workers;
     char *file;        /* the configuration file that was read, or NULL */
     bool want_help;    /* --help or -h was given */
     bool want_version; /* --version was given */
@@ -174,6 +186,20 @@ int gs_config_set(gs_config *cfg, const char *name, const char *value, char *err
 /* Reads the text of a configuration file; where is its name for messages. */
 int gs_config_read_text(gs_config *cfg, const char *where, const char *text, size_t len, char *err,
                         size_t errlen);
+
+/* A worker of that name with the table's defaults: GS_ERR_INVALID (the name), GS_ERR_NOMEM. To be
+ * deinit'ed in every case. */
+int gs_config_worker_init(gs_config_worker *w, const char *name, char *err, size_t errlen);
+void gs_config_worker_deinit(gs_config_worker *w);
+/* GS_OK, or GS_ERR_NOMEM and *out is empty. */
+int gs_config_worker_copy(const gs_config_worker *w, gs_config_worker *out);
+/* One setting from text, as the file has it. Errors name worker and setting. */
+int gs_config_worker_set(gs_config_worker *w, const char *key, const char *value, char *err,
+                         size_t errlen);
+/* Whether it says all that is needed, and nothing that contradicts itself. */
+int gs_config_worker_check(const gs_config_worker *w, char *err, size_t errlen);
+/* The rows of its table; NULL: no more. section, alias and flags are empty. */
+const gs_config_option *gs_config_worker_option_at(size_t i);
 
 /* {"server.port": 11434, ...}, secrets as "***". GS_OK or GS_ERR_NOMEM. */
 int gs_config_json(const gs_config *cfg, gs_buf *out);

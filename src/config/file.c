@@ -219,6 +219,38 @@ static void on_model(reader *r, const char *section, const char *key, const char
     }
 }
 
+#define WORKER_SECTION "worker "
+
+/* The worker of that name, made when it is new; NULL after a failure. */
+static gs_config_worker *worker_of(reader *r, const char *name) {
+    gs_config *c = r->cfg;
+    char why[256];
+    for (size_t i = 0; i < c->n_workers; i++)
+        if (strcmp(c->workers[i].name, name) == 0)
+            return &c->workers[i];
+    gs_config_worker *more = NULL;
+    if (c->n_workers < GS_CONFIG_MAX_WORKERS)
+        more = gs_realloc(c->workers, (c->n_workers + 1) * sizeof *more);
+    if (!more) {
+        reader_fail(r, "too many workers");
+        return NULL;
+    }
+    c->workers = more;
+    gs_config_worker *w = &c->workers[c->n_workers++];
+    if (gs_config_worker_init(w, name, why, sizeof why) == GS_OK)
+        return w;
+    reader_fail(r, why);
+    return NULL;
+}
+
+static void on_worker(reader *r, const char *section, const char *key, const char *value) {
+    char why[400];
+    const char *name = section + sizeof WORKER_SECTION - 1;
+    gs_config_worker *w = worker_of(r, name + strspn(name, " "));
+    if (w && gs_config_worker_set(w, key, value, why, sizeof why) != GS_OK)
+        reader_fail(r, why);
+}
+
 /* 1: go on, as libinih wants it; failures are kept in r. */
 static int on_value(void *user, const char *section, const char *name, const char *value) {
     reader *r = user;
@@ -232,6 +264,10 @@ static int on_value(void *user, const char *section, const char *name, const cha
     }
     if (strncmp(section, MODEL_SECTION, sizeof MODEL_SECTION - 1) == 0) {
         on_model(r, section, name, value);
+        return 1;
+    }
+    if (strncmp(section, WORKER_SECTION, sizeof WORKER_SECTION - 1) == 0) {
+        on_worker(r, section, name, value);
         return 1;
     }
     snprintf(full, sizeof full, "%s%s%s", section, *section ? "." : "", name);
@@ -273,6 +309,11 @@ int gs_config_read_text(gs_config *cfg, const char *where, const char *text, siz
         r.rc = GS_OK;
         r.line = bad_line;
         reader_fail(&r, "neither a [section] nor a name = value");
+    }
+    for (size_t i = 0; i < cfg->n_workers && r.rc == GS_OK; i++) {
+        char why[400];
+        if (gs_config_worker_check(&cfg->workers[i], why, sizeof why) != GS_OK)
+            r.rc = gs_fail(err, errlen, GS_ERR_INVALID, "%s: %s", where, why);
     }
     return r.rc;
 }

@@ -99,7 +99,10 @@
     "Largest request body in KiB; larger ones are answered with 413.")                             \
   X(server, sandbox, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                            \
     "Give up all rights that serving does not need, with what the kernel offers: opening other "    \
-    "files, starting programs, connecting to other machines.")                                     \
+    "files, starting programs, connecting to other machines (unless there are workers).")                                     \
+  X(server, add_workers, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP,                       \
+    "Workers may be added while the server runs though the configuration names none: it keeps the " \
+    "right to connect to other machines. See workers.md.")                                         \
   X(server, max_queued, INT, NULL, "512", 1, 65536, NULL, GS_CONFIG_STARTUP,                       \
     "Requests that may wait for their turn; more are answered with 429.")                          \
   X(server, drain_timeout_ms, DURATION_MS, NULL, "8000", 0, 3600000, NULL, GS_CONFIG_STARTUP,      \
@@ -325,6 +328,60 @@
     "In this step, counted from 1, the process is aborted. 0: none.")                              \
   X(fake, eos_after, INT, NULL, "0", 0, 2147483647, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,    \
     "Every sequence ends by itself after this many tokens. 0: never.")
+// clang-format on
+
+// clang-format off
+/*
+ * What a section [worker NAME] says, and a body of POST /v1/workers: other machines that answer.
+ *
+ *   X(name, KIND, default, min, max, choices, help)
+ */
+#define GS_CONFIG_WORKER_OPTIONS(X)                                                                \
+  X(url, STRING, "", 0, 0, NULL,                                                                   \
+    "Where it answers in OpenAI's dialect: `http://` or `https://`, host, port and path, such as "  \
+    "`http://pc.local:8080/v1`.")                                                                  \
+  X(dialect, ENUM, "auto", 0, 0, "auto|openai|llama-server|vllm|ollama",                           \
+    "What kind of server it is. `auto`: as its list of models says.")                              \
+  X(key_file, PATH, "", 0, 0, NULL,                                                                \
+    "File whose first line is the key that it is sent. Keys of clients are never sent on.")        \
+  X(ca_file, PATH, "", 0, 0, NULL,                                                                 \
+    "PEM file of the authorities that sign its certificate. Empty: those of the system.")          \
+  X(models, LIST, "", 0, 64, NULL,                                                                 \
+    "Models that it is asked for, each `NAME` or `NAME=ITS-NAME`: `NAME` is what clients say, and " \
+    "may be a model that is served here, too. Empty: all that it lists.")                          \
+  X(classes, LIST, "completion,chat,document,utility,background", 0, 6, NULL,                      \
+    "Classes of requests that it gets.")                                                           \
+  X(price, FLOAT, "1", 0, 1000, NULL,                                                              \
+    "What a second of it costs a person's account, in seconds of this machine's device time.")     \
+  X(max_sequences, INT, "4", 1, 1024, NULL,                                                        \
+    "Sequences that run there at once, at most; others wait here.")                                \
+  X(max_tokens, INT, "32768", 1, 100000000, NULL,                                                  \
+    "Tokens of their prompts and answers together, at most.")                                      \
+  X(schedule, STRING, "", 0, 0, NULL,                                                              \
+    "Hours in which it may be used, such as `22:00-07:00`. Empty: always.")                        \
+  X(power_on, STRING, "", 0, 0, NULL,                                                              \
+    "Command that switches it on when work waits for it, run by `/bin/sh`; only in the file.")     \
+  X(wake_mac, STRING, "", 0, 0, NULL,                                                              \
+    "Hardware address that is sent a wake-on-LAN packet when work waits for it.")                  \
+  X(prefers, LIST, "background", 0, 6, NULL,                                                       \
+    "Classes of requests that go there first, though others could do them sooner.")                \
+  X(fallback, ENUM, "move", 0, 0, "move|local|wait",                                               \
+    "What becomes of those when it has no room: they go where there is some; or they wait while it " \
+    "is there and are done on this machine while it is not; or they wait for it.")                 \
+  X(class_schedule, STRING, "", 0, 0, NULL,                                                        \
+    "Narrower hours of single classes: `background 22:00-07:00; document sat, sun`.")              \
+  X(drain_ms, DURATION_MS, "60000", 0, 86400000, NULL,                                             \
+    "So long before its hours end it gets nothing more.")                                          \
+  X(power_ahead_ms, DURATION_MS, "120000", 0, 86400000, NULL,                                      \
+    "So long before its hours begin it is switched on, if work waits for it.")                     \
+  X(priority, BOOL, "false", 0, 0, NULL,                                                           \
+    "It schedules by priority (vLLM: `--scheduling-policy priority`), and is told of it.")         \
+  X(probe_ms, DURATION_MS, "10000", 100, 3600000, NULL,                                            \
+    "How often it is asked whether it is there.")                                                  \
+  X(timeout_ms, DURATION_MS, "2000", 50, 600000, NULL,                                             \
+    "How long it may take to accept a connection and to answer that question.")                    \
+  X(answer_ms, DURATION_MS, "120000", 100, 86400000, NULL,                                         \
+    "How long it may say nothing while it answers.")
 // clang-format on
 
 #endif

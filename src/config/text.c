@@ -264,6 +264,12 @@ static const char reference_intro[] =
     "class\n"
     "with it. See [identity.md](identity.md).\n";
 
+static const char reference_workers[] =
+    "\n## worker NAME\n\n"
+    "A section `[worker NAME]` of the file is another machine that answers, see "
+    "[workers.md](workers.md).\n"
+    "`POST /v1/workers` and `gamasot workers add` take the same settings, except `power_on`.\n\n";
+
 /* Text inside a table cell. */
 static void add_cell(gs_buf *out, const char *text) {
     for (; *text; text++) {
@@ -271,6 +277,11 @@ static void add_cell(gs_buf *out, const char *text) {
             gs_buf_char(out, '\\');
         gs_buf_char(out, *text);
     }
+}
+
+/* A table of options begins. */
+static void reference_head(gs_buf *out) {
+    gs_buf_str(out, "| option | default | value | meaning |\n|---|---|---|---|\n");
 }
 
 static void reference_option(gs_buf *out, const gs_config_option *o) {
@@ -301,12 +312,17 @@ int gs_config_reference(gs_buf *out) {
     gs_buf_str(out, reference_intro);
     for (size_t s = 0; s < N_SECTIONS; s++) {
         gs_buf_printf(out, "\n## %s\n\n%s\n\n", sections[s].name, sections[s].about);
-        gs_buf_str(out, "| option | default | value | meaning |\n|---|---|---|---|\n");
+        reference_head(out);
         for (size_t i = 0; i < GS_CONFIG_N; i++) {
             const gs_config_option *o = gs_config_option_at(i);
             if (strcmp(o->section, sections[s].name) == 0)
                 reference_option(out, o);
         }
     }
+    gs_buf_str(out, reference_workers);
+    reference_head(out);
+    const gs_config_option *o;
+    for (size_t i = 0; (o = gs_config_worker_option_at(i)); i++)
+        reference_option(out, o);
     return out->failed ? GS_ERR_NOMEM : GS_OK;
 }

@@ -355,6 +355,8 @@ static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
         if (q->kind == GS_QUERY_PAUSE)
             pause_sequences(e, q, now_ns);
         take_records(e, q);
+    } else if (q->kind == GS_QUERY_CHARGE) { /* all lanes share the accounts */
+        q->code = gs_sched_charge(e->scheds[0], q->person, q->charge_ns, now_ns);
     } else {
         q->next = e->changes;
         e->changes = q;

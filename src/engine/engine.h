@@ -95,6 +95,7 @@ typedef enum gs_query_kind {
     GS_QUERY_PAUSE,     /* the living sequences among ids, or lets them go on; then as EXPLAIN */
     GS_QUERY_CONFIGURE, /* apply settings */
     GS_QUERY_PERSONS,   /* limits count from now on */
+    GS_QUERY_CHARGE,    /* work done elsewhere: charge_ns on the account of person */
     GS_QUERY_ATTACH,    /* a further model: backend, cost, prepare */
     GS_QUERY_DETACH     /* lane goes; with GS_ERR_EXISTS it does not, sequences live there */
 } gs_query_kind;
@@ -139,6 +140,8 @@ typedef struct gs_query {
     int32_t n_limits;
     gs_cost
         *cost_out; /* QUEUE: a copy of lane 0's step-time model, if it is there; NULL: not wanted */
+    uint32_t person; /* CHARGE */
+    int64_t charge_ns;
     gs_engine_view *view; /* STATE */
     /* ATTACH: the new lane's, the engine's in every case; answer to DETACH: the caller's again. */
     gs_backend *backend;

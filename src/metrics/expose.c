@@ -18,6 +18,7 @@
     X(CLASS_CODE, "class, model, code", GS_CODE_COUNT *GS_CLASS_COUNT)                             \
     X(PERSON, "person", GS_METRICS_PLACES)                                                         \
     X(MEMORY, "kind", GS_METRICS_MEMORY)                                                           \
+    X(WORKER, "worker", 1)                                                                         \
     X(BUILD, "version", 1)
 
 typedef enum label_set {
@@ -54,6 +55,7 @@ typedef enum source_kind {
     FROM_LOOP,
     FROM_MADE,
     FROM_SERVER,
+    FROM_WORKER,
     FROM_HIST,
     FROM_PREDICTION,
     FROM_STEP_TOKENS
@@ -85,6 +87,8 @@ typedef struct metric {
     { FROM_MADE, offsetof(gs_metrics_made, field), kind }
 #define SERVER(field, kind)                                                                        \
     { FROM_SERVER, offsetof(gs_metrics_server, field), kind }
+#define WORKER(field, kind)                                                                        \
+    { FROM_WORKER, offsetof(gs_metrics_worker, field), kind }
 #define HIST(id)                                                                                   \
     { FROM_HIST, GS_HIST_##id, F64 }
 #define PREDICTION                                                                                 \
@@ -336,6 +340,7 @@ static void of_model(writer *w, const gs_metrics_source *s) {
     case FROM_STEP_TOKENS:
         engine_histogram(w, s);
         break;
+    case FROM_WORKER:
     case FROM_SERVER: /* there is one of it */
         break;
     }
@@ -367,11 +372,20 @@ static void of_server(writer *w) {
     }
 }
 
+static void of_workers(writer *w) {
+    for (int i = 0; i < w->p->n_workers; i++) {
+        const char *labels[] = {"worker", w->p->workers[i].name, NULL};
+        sample(w, value_at(&w->p->workers[i], w->m, 0), labels);
+    }
+}
+
 void gs_metrics_write(const gs_metrics_page *p, gs_buf *out) {
     for (size_t i = 0; i < N_METRICS; i++) {
         writer w = {.p = p, .out = out, .m = &table[i]};
         if (table[i].source.from == FROM_SERVER)
             of_server(&w);
+        if (table[i].source.from == FROM_WORKER)
+            of_workers(&w);
         for (int k = 0; k < p->n_sources; k++)
             of_model(&w, &p->sources[k]);
     }

@@ -36,6 +36,14 @@ typedef struct gs_metrics_source {
     const gs_metrics *m;
 } gs_metrics_source;
 
+/* One machine that answers. */
+typedef struct gs_metrics_worker {
+    const char *name;
+    int32_t up, n_running;
+    uint64_t n_dispatched, n_faults, n_moved, prompt_tokens, output_tokens;
+    int64_t busy_ns, charged_ns;
+} gs_metrics_worker;
+
 /* What there is once. */
 typedef struct gs_metrics_server {
     double person_s[GS_METRICS_PLACES]; /* by place */
@@ -48,6 +56,7 @@ typedef struct gs_metrics_server {
     double memory_anonymous, memory_available;
     int32_t memory_low; /* 1 or 0 */
     int32_t stalled;    /* 1 or 0 */
+    int32_t n_placing;
     uint64_t n_restarts;
     int32_t tune_live; /* live tuning: 1 or 0, and what became of its changes */
     uint64_t tune_kept, tune_reverted;
@@ -60,6 +69,8 @@ typedef struct gs_metrics_page {
     const gs_metrics_source *sources; /* [n_sources] */
     int n_sources;
     const gs_metrics_server *server;
+    const gs_metrics_worker *workers; /* [n_workers] */
+    int n_workers;
     /* Name of place i (1 .. OTHERS - 1) in label `person`; NULL: no such label, all in one. */
     const char *(*person_name)(void *arg, int place);
     void *person_arg;

@@ -10,6 +10,7 @@
  *   LOOP(field, KIND)     gs_metrics of the model
  *   MADE(field, KIND)     gs_metrics_made, from both
  *   SERVER(field, KIND)   gs_metrics_server
+ *   WORKER(field, KIND)   gs_metrics_worker, of each machine there is
  *   HIST(id)              a gs_hist_id
  *   PREDICTION, STEP_TOKENS   histograms that the engine keeps
  * KIND: I32 U32 U64 F64, and NS for nanoseconds that are told in seconds. What is NaN is left out.
@@ -146,6 +147,26 @@
     "Open HTTP connections.")                                                                      \
   X(start_time_seconds, GAUGE, NONE, SERVER(started_s, F64),                                       \
     "When the server was started, in seconds since 1970.")                                         \
+  X(worker_up, GAUGE, WORKER, WORKER(up, I32),                                                     \
+    "Whether the worker answers.")                                                                 \
+  X(worker_requests_running, GAUGE, WORKER, WORKER(n_running, I32),                                \
+    "Requests that it has.")                                                                       \
+  X(worker_requests, COUNTER, WORKER, WORKER(n_dispatched, U64),                                   \
+    "Requests that it was given.")                                                                 \
+  X(worker_faults, COUNTER, WORKER, WORKER(n_faults, U64),                                         \
+    "Of them, those at which it failed.")                                                          \
+  X(worker_moved, COUNTER, WORKER, WORKER(n_moved, U64),                                           \
+    "Of them, those that another worker answered.")                                                \
+  X(worker_prompt_tokens, COUNTER, WORKER, WORKER(prompt_tokens, U64),                             \
+    "Prompt tokens of whole answers of other machines, as they count.")                            \
+  X(worker_generation_tokens, COUNTER, WORKER, WORKER(output_tokens, U64),                         \
+    "Tokens of whole answers of other machines, as they count.")                                   \
+  X(worker_busy_seconds, COUNTER, WORKER, WORKER(busy_ns, NS),                                     \
+    "Time in which it had something to do.")                                                       \
+  X(worker_charged_seconds, COUNTER, WORKER, WORKER(charged_ns, NS),                               \
+    "What persons' accounts were charged for it.")                                                 \
+  X(worker_requests_waiting, GAUGE, NONE, SERVER(n_placing, I32),                                  \
+    "Requests that wait for a worker, this machine among them.")                                   \
   X(build_info, GAUGE, BUILD, SERVER(one, I32),                                                    \
     "The program's version.")
 // clang-format on

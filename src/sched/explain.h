@@ -24,7 +24,8 @@
     X(STEP, "step", "the current step had begun before it came")                                   \
     X(MODEL, "model", "another model has its turn")                                                \
     X(PAUSED, "paused", "whoever it is for has paused it")                                         \
-    X(PROMPT, "prompt", "another prompt is being computed")
+    X(PROMPT, "prompt", "another prompt is being computed")                                        \
+    X(WORKER, "worker", "the machines that may answer it are busy or away")
 
 typedef enum gs_wait {
 #define X(name, text, sentence) GS_WAIT_##name,
@@ -74,6 +75,8 @@ typedef struct gs_explain {
     /* Of its steps before the first token: predicted, measured, and its own part of that. */
     int64_t first_predicted_ns, first_measured_ns, first_own_ns;
     gs_spans spans;
+    const char *worker; /* the other machine that has it, or had it last; NULL: this one */
+    const char *placed; /* why there: a static sentence, or NULL */
 } gs_explain;
 
 const char *gs_wait_name(gs_wait w);     /* "kv"; static */

@@ -12,6 +12,7 @@ import {headline, light} from "./sentence.js";
 import {startSettings} from "./settings.js";
 import {startSteps} from "./steps.js";
 import {startTargets} from "./targets.js";
+import {startWorkers} from "./workers.js";
 
 /* ---- Now ---- */
 
@@ -108,6 +109,7 @@ function start() {
   translatePage();
   startSteps();
   startKvMap();
+  startWorkers();
   Object.assign(views, {now: {shown: fillNow}, people: startPeople() ?? {}, targets: startTargets(), jobs: startJobs(),
     models: startModels(), settings: startSettings()});
   on("state", fillNow);

@@ -1,0 +1,562 @@
+"""Other machines that answer, with a scripted one in their place (remote.py): the same as asking it
+directly, in every dialect; and whatever it does, a clean end."""
+
+import http.client
+import json
+import random
+import socket
+import subprocess
+import threading
+import time
+
+import harness
+from harness import Server, SharedServer, limit, long_only, wait_until
+from remote import Remote, vector
+from scripted import TOOL
+
+KEY = "key-of-the-worker"
+USER = [{"role": "user", "content": "Say something."}]
+
+
+def section(name, remote, **settings):
+    lines = {"url": remote.url, "probe_ms": 1000, "timeout_ms": 1000 * harness.SLOWNESS, **settings}
+    return f"[worker {name}]\n" + "".join(f"{k} = {v}\n" for k, v in lines.items())
+
+
+def config(*sections):
+    path = harness.TMP / f"workers-{random.getrandbits(64):x}.conf"
+    path.write_text("\n".join(sections))
+    return ("--config", path)
+
+
+def direct(remote, path, body):
+    c = http.client.HTTPConnection("127.0.0.1", remote.port, timeout=20)
+    c.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {remote.key}"})
+    return json.loads(c.getresponse().read())
+
+
+def workers(server):
+    return {w["name"]: w for w in server.get("/v1/workers").json["workers"]}
+
+
+def wait_up(server, *names):
+    def up():
+        now = workers(server)
+        return all(now.get(n, {}).get("state") == "up" for n in names)
+    wait_until(f"workers {names} up", up)
+
+
+class Same(SharedServer):
+    """One worker, with a model that this machine has not."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.remote = Remote(key=KEY)
+        key = harness.TMP / "worker.key"
+        key.write_text(KEY + "\n")
+        cls.options = config(section("pc", cls.remote, key_file=key, price=0.5))
+        super().setUpClass()
+        wait_up(cls.server, "pc")
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.remote.kill()
+
+    def setUp(self):
+        self.remote.mode, self.remote.gap_s = "good", 0.0
+        self.remote.seen.clear()
+
+    def both(self, path, body):
+        mine, theirs = self.server.ok(path, body), direct(self.remote, path, body)
+        return mine, theirs
+
+    def test_lists(self):
+        ids = [m["id"] for m in self.server.get("/v1/models").json["data"]]
+        self.assertIn("big", ids)
+        self.assertEqual(self.server.get("/v1/models/big").json["id"], "big")
+        self.assertIn("big:latest", [m["name"] for m in self.server.get("/api/tags").json["models"]])
+        pc = workers(self.server)["pc"]
+        self.assertEqual((pc["kind"], pc["dialect"], pc["models"]), ("remote", "vllm", ["big"]))
+        self.assertEqual((pc["its_running"], pc["its_waiting"]), (2, 1))
+
+    def test_chat(self):
+        body = {"model": "big", "messages": USER, "max_tokens": 5}
+        mine, theirs = self.both("/v1/chat/completions", body)
+        self.assertEqual(mine["choices"][0]["message"]["content"],
+                         theirs["choices"][0]["message"]["content"])
+        self.assertEqual(mine["choices"][0]["finish_reason"], "length")
+        self.assertEqual(mine["usage"], theirs["usage"])
+        got = self.server.collect("/v1/chat/completions",
+                                  {**body, "stream_options": {"include_usage": True}})
+        self.assertEqual(got.text, theirs["choices"][0]["message"]["content"])
+        self.assertEqual(got.deltas[0], 5)
+        self.assertEqual(got.usage, theirs["usage"])
+        self.assertTrue(got.done)
+
+    def test_reasoning(self):
+        body = {"model": "big", "messages": USER, "max_tokens": 2, "reasoning_effort": "low"}
+        message = self.server.ok("/v1/chat/completions", body)["choices"][0]["message"]
+        self.assertEqual(message["reasoning_content"], "Let me think.")
+        self.assertEqual(message["content"], "The quick ")
+
+    def test_tools(self):
+        body = {"model": "big", "messages": USER, "tools": [TOOL]}
+        mine, theirs = self.both("/v1/chat/completions", body)
+        a, b = mine["choices"][0], theirs["choices"][0]
+        self.assertEqual([c["function"] for c in a["message"]["tool_calls"]],
+                         [c["function"] for c in b["message"]["tool_calls"]])
+        self.assertEqual((a["finish_reason"], a["message"]["content"]), ("tool_calls", None))
+        stream = self.server.stream("/v1/chat/completions", body)
+        text = ""
+        for event in stream.events():
+            for call in event["choices"][0]["delta"].get("tool_calls", []):
+                text += call["function"]["arguments"]
+        stream.close()
+        self.assertEqual(text, '{"city": "Seoul"}')
+        # and back again: what the client sends of them arrives as it was
+        call = a["message"]["tool_calls"][0]
+        self.remote.seen.clear()
+        self.server.ok("/v1/chat/completions", {**body, "messages": [
+            *USER, {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": "12 degrees"}]})
+        sent = self.remote.seen[0][2]["messages"]
+        self.assertEqual(sent[1]["tool_calls"], [call])
+        self.assertIsNone(sent[1]["content"])
+
+    def test_completions(self):
+        mine, theirs = self.both("/v1/completions", {"model": "big", "prompt": "x", "max_tokens": 4})
+        self.assertEqual(mine["choices"][0]["text"], theirs["choices"][0]["text"])
+        self.assertEqual(mine["usage"], theirs["usage"])
+        self.remote.seen.clear()
+        many = self.server.ok("/v1/completions", {"model": "big", "prompt": ["a", "b"], "n": 2,
+                                                  "max_tokens": 3, "seed": 7})
+        self.assertEqual([c["index"] for c in many["choices"]], [0, 1, 2, 3])
+        asked = sorted((b["prompt"], b["seed"]) for _, _, b in self.remote.seen)
+        self.assertEqual(asked, [("a", 7), ("a", 8), ("b", 7), ("b", 8)])
+
+    def test_stop(self):
+        # The scripted one knows no stop strings: they are looked for here, too.
+        body = {"model": "big", "messages": USER, "stop": ["brown f"]}
+        choice = self.server.ok("/v1/chat/completions", body)["choices"][0]
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]),
+                         ("The quick ", "stop"))
+
+    def test_embeddings(self):
+        texts = ["a" * i for i in range(1, 71)]
+        mine, theirs = self.both("/v1/embeddings", {"model": "big", "input": texts})
+        for a, b in zip(mine["data"], theirs["data"], strict=True):
+            self.assertEqual(a["index"], b["index"])
+            for x, y in zip(a["embedding"], b["embedding"], strict=True):
+                self.assertAlmostEqual(x, y, places=6)
+        self.assertEqual(mine["usage"], theirs["usage"])
+        one = self.server.ok("/api/embed", {"model": "big", "input": "hello"})["embeddings"][0]
+        for x, y in zip(one, vector("hello"), strict=True):
+            self.assertAlmostEqual(x, y, places=6)
+
+    def test_dialects(self):
+        text = "The quick brown "
+        said = self.server.ok("/api/chat", {"model": "big", "messages": USER, "stream": False,
+                                            "options": {"num_predict": 3}})
+        self.assertEqual((said["message"]["content"], said["eval_count"], said["prompt_eval_count"]),
+                         (text, 3, 17))
+        said = self.server.ok("/v1/messages", {"model": "big", "messages": USER, "max_tokens": 3})
+        self.assertEqual(said["content"][0]["text"], text)
+        self.assertEqual(said["usage"]["output_tokens"], 3)
+        said = self.server.ok("/v1/responses", {"model": "big", "input": "hi", "max_output_tokens": 16})
+        self.assertTrue(said["output"][0]["content"][0]["text"].startswith(text))
+        self.assertEqual(said["usage"]["input_tokens"], 17)
+
+    def test_what_is_sent(self):
+        self.server.ok("/v1/chat/completions",
+                       {"model": "big", "messages": USER, "user": "mina", "max_tokens": 1,
+                        "metadata": {"a": "b"}, "temperature": 0.5},
+                       headers={"Authorization": "Bearer client-secret", "X-Mine": "1"})
+        _, headers, body = self.remote.seen[0]
+        self.assertEqual(headers["authorization"], f"Bearer {KEY}")
+        self.assertNotIn("x-mine", headers)
+        self.assertNotIn("user", body)
+        self.assertNotIn("metadata", body)
+        self.assertEqual((body["model"], body["temperature"], body["stream"]), ("big", 0.5, True))
+
+    def test_cancel(self):
+        self.remote.gap_s = 0.05
+        before = self.remote.closed
+        stream = self.server.stream("/v1/chat/completions",
+                                    {"model": "big", "messages": USER, "max_tokens": 2000})
+        next(stream.events())
+        self.assertEqual(workers(self.server)["pc"]["running"], 1)
+        stream.close()
+        wait_until("the worker to see it", lambda: self.remote.closed > before)
+        wait_until("nothing there", lambda: workers(self.server)["pc"]["running"] == 0)
+
+    def test_story(self):
+        r = self.server.post("/v1/chat/completions", {"model": "big", "messages": USER})
+        story = self.server.get(f"/v1/requests/{r.json['id']}").json["sequences"][0]
+        self.assertEqual((story["worker"], story["state"], story["prompt_tokens"]), ("pc", "done", 17))
+        self.assertIn("worker", story["placed"])
+        m = self.server.metrics()
+        self.assertGreater(m["worker_requests_total"], 0)
+        self.assertGreater(m["worker_generation_tokens_total"], 0)
+        self.assertGreaterEqual(m["worker_up"], 1)
+
+    def test_live(self):
+        self.remote.gap_s = 0.05
+        stream = self.server.stream("/v1/chat/completions",
+                                    {"model": "big", "messages": USER, "max_tokens": 2000})
+        next(stream.events())
+        live = self.server.connect()
+        live.request("GET", "/v1/live")
+        reply, text = live.getresponse(), b""
+        while b"event: state" not in text or not text.endswith(b"\n\n"):
+            text += reply.read1(65536)
+        state = json.loads(text.split(b"event: state\ndata: ")[1].split(b"\n")[0])
+        live.close()
+        queue = self.server.get("/v1/queue").json
+        stream.close()
+        self.assertEqual([w["name"] for w in state["workers"]], ["local", "pc"])
+        self.assertIn("pc", [x.get("worker") for x in state["running"]])
+        self.assertEqual([x["worker"] for x in queue["own"]], ["pc"])
+
+    def test_refused(self):
+        refuse = {"model": "big", "messages": [{"role": "user", "content": "refuse"}]}
+        self.assert_error(self.server.post("/v1/chat/completions", refuse), 400,
+                          says="I do not like it")
+        self.assertEqual(workers(self.server)["pc"]["state"], "up")
+        for body, field in (({"messages": USER, "logprobs": True}, "logprobs"),
+                            ({"messages": []}, "messages")):
+            r = self.server.post("/v1/chat/completions", {"model": "big", **body})
+            self.assert_error(r, 400, param=field)
+        r = self.server.post("/v1/completions", {"model": "big", "prompt": [1, 2]})
+        self.assert_error(r, 400, param="prompt")
+
+    def test_local_beside_it(self):
+        a = self.server.complete("Hello", 5)
+        self.assertEqual(a["usage"]["completion_tokens"], 5)
+        self.assertEqual(self.remote.seen, [])
+
+
+# mode, whether something of an answer came before it
+HOSTILE = [("redirect", False), ("error", False), ("html", False), ("json", False), ("garbage", False),
+           ("no-http", False), ("endless-line", False), ("endless-head", False), ("huge", False),
+           ("cut", True), ("error-event", True), ("calls", False), ("types", False), ("reset", False)]
+
+
+class Hostile(SharedServer):
+    """Each in turn is added, asked and removed while the server runs."""
+
+    options = ("--server.add_workers=true",)
+
+    def add(self, name, remote, **settings):
+        body = {"name": name, "url": remote.url, "timeout_ms": 1000 * harness.SLOWNESS, **settings}
+        self.server.ok("/v1/workers", body)
+        wait_up(self.server, name)
+
+    def remove(self, name):
+        self.assertEqual(self.server.request("DELETE", f"/v1/workers/{name}").status, 200)
+        wait_until("it is gone", lambda: name not in workers(self.server))
+
+    def test_hostile(self):
+        for mode, begun in HOSTILE:
+            with self.subTest(mode), Remote([f"m-{mode}"]) as remote, Remote() as elsewhere:
+                remote.elsewhere = elsewhere.url
+                self.add("bad", remote)
+                remote.mode = mode
+                body = {"model": f"m-{mode}", "messages": USER, "max_tokens": 8}
+                if begun:
+                    got = self.server.collect("/v1/chat/completions", body)
+                    self.assertEqual(got.text, "Half an ")
+                    self.assertIn("bad", got.error["message"])
+                else:
+                    r = self.server.post("/v1/chat/completions", body)
+                    self.assertEqual(r.status, 503, r.body)
+                    self.assertIn("error", r.json)
+                self.assertEqual(len(remote.seen), 1)
+                self.assertEqual(elsewhere.probes + len(elsewhere.seen), 0)
+                self.remove("bad")
+        self.assertEqual(self.server.complete("Hello", 2)["usage"]["completion_tokens"], 2)
+
+    def test_hostile_vectors(self):
+        for mode in ("json", "html", "no-http", "endless-head"):
+            with self.subTest(mode), Remote([f"v-{mode}"]) as remote:
+                self.add("bad", remote)
+                remote.mode = mode
+                r = self.server.post("/v1/embeddings", {"model": f"v-{mode}", "input": "x"})
+                self.assertEqual(r.status, 503, r.body)
+                self.remove("bad")
+
+    def test_hanging(self):
+        """It takes connections and answers nothing: given up after its time, then left alone."""
+        with Remote(["m-hang"]) as remote:
+            self.add("bad", remote, probe_ms=200, answer_ms=500)
+            remote.mode = "hang"
+            body = {"model": "m-hang", "messages": USER}
+            r = self.server.post("/v1/chat/completions", body)
+            self.assertIn(r.status, (503, 504), r.body)
+            wait_until("it is known", lambda: workers(self.server)["bad"]["state"] != "up")
+            self.remove("bad")
+
+    def test_bad_settings(self):
+        for body, field in (({"name": "x"}, "url"), ({"name": "x y", "url": "http://a"}, "name"),
+                            ({"name": "x", "url": "ftp://a"}, "url"),
+                            ({"name": "x", "url": "http://u@h"}, "url"),
+                            ({"name": "x", "url": "http://a", "classes": ["fast"]}, "classes"),
+                            ({"name": "x", "url": "http://a", "schedule": "noon"}, "schedule"),
+                            ({"name": "x", "url": "http://a", "wake_mac": "1:2"}, "wake_mac"),
+                            ({"name": "x", "url": "http://a", "key_file": "/no/such"}, "key_file"),
+                            ({"name": "x", "url": "http://a", "price": "dear"}, "price"),
+                            ({"name": "x", "url": "http://a", "colour": "red"}, "colour")):
+            with self.subTest(field):
+                r = self.server.post("/v1/workers", body)
+                self.assertIn(r.status, (400, 500), r.body)
+                self.assertIn(field, r.json["error"]["message"])
+        r = self.server.post("/v1/workers", {"name": "x", "url": "http://a", "power_on": "reboot"})
+        self.assert_error(r, 403, param="power_on")
+        self.assertEqual(self.server.request("DELETE", "/v1/workers/none").status, 404)
+        self.assertEqual(workers(self.server), {})
+
+    def test_command(self):
+        with Remote(["m-cli"]) as remote:
+            url = f"http://127.0.0.1:{self.server.port}"
+            cli = lambda *args: harness.cli("workers", *args, "--url", url)
+            code, out, err = cli("add", "pc", remote.url, "--class", "chat,background")
+            self.assertEqual(code, 0, err)
+            self.assertIn("pc", out)
+            wait_up(self.server, "pc")
+            self.assertEqual(workers(self.server)["pc"]["classes"], ["chat", "background"])
+            self.assertEqual(cli("add", "pc", remote.url)[0], 1)
+            self.assertEqual(cli("drain", "pc")[0], 0)
+            self.assertEqual(workers(self.server)["pc"]["state"], "draining")
+            r = self.server.post("/v1/chat/completions", {"model": "m-cli", "messages": USER})
+            self.assertEqual(r.status, 503, r.body)
+            self.assertEqual(cli("resume", "pc")[0], 0)
+            self.server.ok("/v1/chat/completions", {"model": "m-cli", "messages": USER})
+            self.assertEqual(cli("remove", "pc")[0], 0)
+            wait_until("it is gone", lambda: not workers(self.server))
+            self.assertIn("no workers", cli("list")[1])
+
+
+def make_certificate(name):
+    key, cert = harness.TMP / f"{name}.key", harness.TMP / f"{name}.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert, "-days",
+                    "2", "-subj", "/CN=worker", "-addext", f"subjectAltName={name}"],
+                   check=True, capture_output=True)
+    return cert, key
+
+
+class Tls(SharedServer):
+    @classmethod
+    def setUpClass(cls):
+        good, other = make_certificate("IP:127.0.0.1"), make_certificate("DNS:else.example")
+        cls.remotes = [Remote(["m-good"], tls=good), Remote(["m-name"], tls=other),
+                       Remote(["m-unknown"], tls=good)]
+        cls.options = config(section("good", cls.remotes[0], ca_file=good[0]),
+                             section("name", cls.remotes[1], ca_file=other[0]),
+                             section("unknown", cls.remotes[2]))
+        super().setUpClass()
+        wait_up(cls.server, "good")
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        for r in cls.remotes:
+            r.kill()
+
+    def test_verified(self):
+        text = self.server.ok("/v1/chat/completions",
+                              {"model": "m-good", "messages": USER, "max_tokens": 200})
+        self.assertEqual(text["usage"]["completion_tokens"], 200)
+
+    def test_not_verified(self):
+        for name in ("name", "unknown"):
+            wait_until("it was asked", lambda name=name: workers(self.server)[name]["failure"])
+            w = workers(self.server)[name]
+            self.assertIn("certificate", w["failure"])
+            self.assertNotEqual(w["state"], "up")
+            self.assertEqual(w["models"], [])
+
+
+class Two(SharedServer):
+    """Two with the same model: what one fails before its first token the other answers."""
+
+    def setUp(self):
+        self.remotes = [Remote(["twin"]), Remote(["twin"])]
+        a, b = self.remotes
+        self.server = Server(*config(section("a", a), section("b", b)))
+        wait_up(self.server, "a", "b")
+
+    def tearDown(self):
+        self.server.wait_idle()
+        self.server.stop()
+        for r in self.remotes:
+            r.__exit__()
+
+    @classmethod
+    def setUpClass(cls):
+        pass
+
+    @classmethod
+    def tearDownClass(cls):
+        pass
+
+    def test_one_is_broken(self):
+        a, b = self.remotes
+        a.mode = "error"
+        for _ in range(4):
+            self.assertTrue(self.server.ok("/v1/chat/completions",
+                                           {"model": "twin", "messages": USER}))
+        self.assertLessEqual(len(a.seen), 4)
+        self.assertEqual(len(b.seen), 4)
+        a.kill()
+        self.server.ok("/v1/chat/completions", {"model": "twin", "messages": USER})
+
+    @long_only
+    def test_none_is_left(self):
+        for r in self.remotes:
+            r.kill()
+        got = self.server.collect("/v1/chat/completions", {"model": "twin", "messages": USER})
+        self.assertIn("reached", got.error["message"])
+
+    @long_only
+    @limit(600)
+    def test_kills_under_load(self):
+        rng = random.Random(10)
+        over = threading.Event()
+        done = {"whole": 0, "cut": 0}
+        lock = threading.Lock()
+        for r in self.remotes:
+            r.gap_s = 0.004
+
+        def client(i):
+            n = 0
+            while not over.is_set():
+                n += 1
+                got = self.server.collect("/v1/chat/completions", {
+                    "model": "twin", "max_tokens": 20,
+                    "messages": [{"role": "user", "content": f"client {i} request {n}"}]})
+                with lock:
+                    if got.error:
+                        # only what had begun may be cut
+                        self.assertTrue(got.text, got.error)
+                        done["cut"] += 1
+                    else:
+                        self.assertEqual(got.deltas[0], 20)
+                        done["whole"] += 1
+
+        def killer():
+            for _ in range(100):
+                time.sleep(rng.uniform(0.02, 0.3))
+                r = rng.choice(self.remotes)
+                r.kill()
+                time.sleep(rng.uniform(0.0, 0.1))
+                r.listen()
+                name = "ab"[self.remotes.index(r)]
+                other = "ba"[self.remotes.index(r)]
+                wait_until("both are there", lambda n=(name, other): all(
+                    workers(self.server)[x]["state"] == "up" for x in n), 90)
+            over.set()
+
+        harness.in_parallel(9, [killer, *(lambda i=i: client(i) for i in range(8))])
+        self.assertGreater(done["whole"], 100)
+        whole = [b["messages"][0]["content"] for r in self.remotes for b in r.answered]
+        self.assertEqual(len(whole), len(set(whole)), "one was answered twice")
+        self.server.wait_idle()
+        self.assertEqual({w["running"] for w in workers(self.server).values()}, {0})
+
+
+class Beside(SharedServer):
+    """The same model here and there: who gets what."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.remote = Remote(["fake"])
+        cls.options = config(section("pc", cls.remote, prefers="background", price=0.25))
+        super().setUpClass()
+        cls.model = cls.server.get("/v1/models").json["data"][0]["id"]
+        cls.remote.models = [cls.model]
+        wait_until("the model is known",
+                   lambda: cls.model in workers(cls.server).get("pc", {}).get("models", []))
+        wait_up(cls.server, "pc")
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.remote.kill()
+
+    def ask(self, cls, n=4, **more):
+        r = self.server.post("/v1/chat/completions",
+                             {"model": self.model, "messages": USER, "max_tokens": n, **more},
+                             headers={"X-Gamasot-Class": cls})
+        self.assertEqual(r.status, 200, r.body)
+        story = self.server.get(f"/v1/requests/{r.json['id']}").json["sequences"][0]
+        return story.get("worker")
+
+    def test_voice_stays(self):
+        self.assertIsNone(self.ask("voice"))
+
+    def test_background_goes(self):
+        self.assertEqual(self.ask("background"), "pc")
+        charged = workers(self.server)["pc"]["charged_s"]
+        self.assertGreater(charged, 0)
+
+    def test_what_only_this_machine_can(self):
+        self.assertIsNone(self.ask("background", logprobs=True))
+
+    def test_hung(self):
+        """It accepts and answers nothing: voice does not notice, background comes back."""
+        self.remote.mode = "hang"
+        try:
+            self.assertIsNone(self.ask("voice"))
+            self.assertIsNone(self.ask("background"))
+        finally:
+            self.remote.mode = "good"
+        wait_up(self.server, "pc")
+
+    def test_embeddings_stay(self):
+        r = self.server.post("/v1/embeddings", {"model": self.model, "input": "x"})
+        self.assertIn(r.status, (200, 400), r.body)
+
+
+class Closed(SharedServer):
+    """Walls: without workers in the configuration none can be added."""
+
+    def test_no_walls_to_climb(self):
+        r = self.server.post("/v1/workers", {"name": "x", "url": "http://127.0.0.1:1"})
+        self.assert_error(r, 403, says="add_workers")
+        self.assertEqual(workers(self.server), {})
+
+
+class Power(SharedServer):
+    """A machine that is off is switched on when work waits for it."""
+
+    def test_power_on(self):
+        remote = Remote(["sleepy"])
+        remote.kill()
+        heard = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        heard.bind(("127.0.0.1", 0))
+        heard.listen()
+        port = heard.getsockname()[1]
+        command = f"/bin/bash -c 'echo on > /dev/tcp/127.0.0.1/{port}'"
+        options = config(section("pc", remote, models="sleepy", power_on=command,
+                                 wake_mac="01:23:45:67:89:ab"))
+        with Server(*options) as server, heard:
+            got = []
+            asking = threading.Thread(target=lambda: got.append(server.post(
+                "/v1/chat/completions", {"model": "sleepy", "messages": USER},
+                headers={"X-Gamasot-Class": "background"}, timeout_s=60)))
+            asking.start()
+            heard.settimeout(30 * harness.SLOWNESS)
+            heard.accept()[0].close()
+            remote.listen()
+            asking.join()
+            self.assertEqual(got[0].status, 200, got[0].body)
+        remote.kill()
+
+    @classmethod
+    def setUpClass(cls):
+        pass
+
+    @classmethod
+    def tearDownClass(cls):
+        pass
