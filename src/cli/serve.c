@@ -281,6 +281,7 @@ int gs_cmd_serve(int argc, char **argv) {
     gs_log_set_level((gs_log_level)s.cfg.log_level);
     signal(SIGPIPE, SIG_IGN);
     find_state(&s);
+    gs_thread_wake_soon(); /* before the walls, which know no such call */
     gs_confine_files(&s.cfg, s.state, s.keys_file);
     uv_loop_init(&s.loop);
     rc = listen_and_load(&s, err, sizeof(err));
@@ -298,7 +299,6 @@ int gs_cmd_serve(int argc, char **argv) {
     uv_signal_start(&s.on_term, on_signal, SIGTERM);
     uv_signal_start(&s.on_int, on_signal, SIGINT);
     uv_timer_start(&s.loading, on_loading, 20, 20);
-    gs_thread_wake_soon();
     uv_run(&s.loop, UV_RUN_DEFAULT);
     gs_loader_keep_learned(&s.loader, gs_api_learned_cost(s.api));
     gs_engine_free(s.engine);

@@ -1,5 +1,7 @@
 """Starting: what is wrong is said in one sentence, with an exit status that scripts can use."""
 
+import ctypes
+import os
 import pathlib
 import signal
 import socket
@@ -9,6 +11,15 @@ import unittest
 
 import harness
 from harness import Server, cli, model_path
+
+
+def slice_ns(thread):
+    """sched_getattr(2): how long a thread runs before others have their turn; 0 before Linux 6.12."""
+    number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]
+    attributes = ctypes.create_string_buffer(48)
+    if ctypes.CDLL(None).syscall(number, thread, attributes, 48, 0) != 0:
+        raise OSError("sched_getattr")
+    return struct.unpack("IIQiIQQQ", attributes.raw)[5]
 
 
 class Start(unittest.TestCase):
@@ -37,6 +48,15 @@ class Start(unittest.TestCase):
             server.complete("x", 3)
         with Server("--port", port) as again:
             self.assertEqual(again.port, port)
+
+    def test_the_event_loop_wakes_soon(self):
+        if slice_ns(os.getpid()) == 0:
+            self.skipTest("this kernel knows no slices")
+        with Server() as server:
+            slices = {t: slice_ns(int(t)) for t in os.listdir(f"/proc/{server.process.pid}/task")}
+            loop = slices.pop(str(server.process.pid))
+            self.assertTrue(slices)
+            self.assertTrue(all(loop < other for other in slices.values()), (loop, slices))
 
     def test_wrong_options(self):
         for args, words in (
