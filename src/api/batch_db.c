@@ -87,9 +87,8 @@ static const char *text_of(const json_t *v, const char *name) {
     return json_string_value(json_object_get(v, name));
 }
 
-/* NULL, or the code; *param and *message say more. */
-static const char *judge_line(const gs_kept_batch *b, const json_t *v, const char **param,
-                              const char **message) {
+const char *gs_batch_line_judge(const char *endpoint, const json_t *v, const char **param,
+                                const char **message) {
     const char *custom_id = text_of(v, "custom_id"), *method = text_of(v, "method"),
                *url = text_of(v, "url");
     const json_t *body = json_object_get(v, "body");
@@ -104,7 +103,7 @@ static const char *judge_line(const gs_kept_batch *b, const json_t *v, const cha
         return "invalid_method";
     *param = "url";
     *message = "'url' must be the batch's endpoint.";
-    if (!url || strcmp(url, b->endpoint) != 0)
+    if (!url || strcmp(url, endpoint) != 0)
         return "mismatched_url";
     *param = "body";
     *message = "'body' must be an object.";
@@ -140,7 +139,7 @@ static int check_line(gs_db *db, gs_kept_batch *b, const char *line, size_t n) {
         bad_line(b, b->out.n, "invalid_json_line", NULL, e.message);
         return e.code == GS_ERR_NOMEM ? GS_ERR_NOMEM : 0;
     }
-    const char *code = judge_line(b, v, &param, &message);
+    const char *code = gs_batch_line_judge(b->endpoint, v, &param, &message);
     if (code) {
         bad_line(b, b->out.n, code, param, message);
         json_decref(v);

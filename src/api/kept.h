@@ -105,6 +105,10 @@ int gs_call_list_params(gs_call *c, int max_limit, int default_limit);
 int gs_call_list(gs_call *c, gs_db *db, sqlite3_stmt *s, int id_column,
                  void (*write)(gs_jsonw *w, const gs_call *c, sqlite3_stmt *s));
 
+/* One line of a batch's file. NULL: it is good; else its code, and *param and *message, static. */
+const char *gs_batch_line_judge(const char *endpoint, const json_t *v, const char **param,
+                                const char **message);
+
 /* Store thread: GS_ERR_NO_SPACE when extra more bytes would not fit the bounds. */
 int gs_kept_check_room(gs_db *db, const gs_kept_limits *l, int64_t extra, char *err, size_t n);
 /* folder/files/ID */

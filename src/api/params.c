@@ -29,6 +29,9 @@ int gs_api_fail(gs_api_error *e, int code, const char *param, const char *fmt, .
 /* One pass over the bytes before the parser, which recurses and makes an object of each value: a
  * depth bomb or a huge array must not get that far. NULL, or what is wrong. */
 static const char *check_shape(const char *s, size_t n) {
+    /* The library passes over one between a number and a bracket. */
+    if (memchr(s, '\0', n))
+        return "holds a zero byte";
     int depth = 0;
     size_t n_values = 0, n_containers = 0;
     bool in_string = false;
