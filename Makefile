@@ -25,6 +25,9 @@ else ifeq ($(SANITIZER),fuzzer)
   CC := $(CLANG)
   CLANG_FLAGS := -Wno-error -Wno-ignored-optimization-argument -Wno-conversion
   SAN_FLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+else ifeq ($(SANITIZER),coverage)
+  VARIANT := coverage
+  SAN_FLAGS := --coverage
 else
   $(error SANITIZER is address, thread, fuzzer or empty)
 endif
@@ -100,6 +103,9 @@ reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword
 with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
 libs_of = $(foreach m,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))),$(call lib_of,$(m)))
 
+# What make coverage tells of.
+COVERED := config gguf http api sched kv store
+
 .DEFAULT_GOAL := all
 .PHONY: deb oci all help unit test lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
 .SECONDARY:
@@ -111,7 +117,7 @@ all: $(B)/gamasot $(B)/gamasot-faults ## build the program (default), and the on
 help: ## this list
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | \
 	  awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
-	@echo; echo "  SANITIZER=address|thread|fuzzer   RUST=auto|yes|no   BUILD_ROOT=build"
+	@echo; echo "  SANITIZER=address|thread|fuzzer|coverage   RUST=auto|yes|no   BUILD_ROOT=build"
 
 # ---- Kernels: SIMD flags per file --------------------------------------------------------------
 # src/kernels/x86/<name>_<isa>.c gets the flags of its isa. gcc 12 reorders unrolled intrinsics
@@ -265,6 +271,11 @@ check-includes: ## module boundaries alone
 	@MODULES='$(MODULES)' sh scripts/check-includes
 print-deps:
 	@echo $(DEPS_$(MODULE))
+analyze: ## gcc -fanalyzer over all sources but the kernels
+	@ANALYZE_FLAGS='$(CPPFLAGS) -std=c17' CC='$(CC)' sh scripts/analyze
+coverage: ## branches that the unit tests take, by module (gcov)
+	@$(MAKE) --no-print-directory SANITIZER=coverage TEST_MODULES='$(COVERED)' test
+	@python3 scripts/coverage $(BUILD_ROOT)/coverage $(COVERED)
 format: ## rewrite the C sources with clang-format
 	@clang-format -i $$(git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')
 docs: $(B)/gamasot ## regenerate what comes from tables: docs/{configuration,metrics}.md, man page, completions

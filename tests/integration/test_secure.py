@@ -39,6 +39,16 @@ class Walls(unittest.TestCase):
             self.assertEqual(server.complete("within walls", 5)["choices"][0]["text"],
                              FAKE.text("within walls", 5))
 
+    def test_the_unit_file_is_tight(self):
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("there is no systemd-analyze")
+        unit = harness.ROOT / "packaging/systemd/gamasot.service"
+        done = subprocess.run(["systemd-analyze", "security", "--offline=true", unit],
+                              capture_output=True, text=True, timeout=60)
+        level = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+        self.assertTrue(level, done.stderr)
+        self.assertLessEqual(float(level.group(1)), 2.0, done.stdout)
+
     def test_it_can_be_turned_off(self):
         with Server("--server.sandbox=false") as server:
             self.assertEqual(status_of(server.process.pid, "Seccomp"), 0)

@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include <errno.h>
 #include <pthread.h>
@@ -815,6 +819,50 @@ static void every_pretokeniser_compiles(void **state) {
     }
 }
 
+static gs_ids ids_with_own_tokenizer(const char *text) {
+    vocab_builder b = {0};
+    vocab v;
+    vb_str(&b, "tokenizer.ggml.model", "gpt2");
+    vb_str(&b, "tokenizer.ggml.pre", "llama-bpe");
+    vb_byte_alphabet(&b);
+    vb_token(&b, "ab", NORMAL, 0);
+    vb_merge(&b, "a b");
+    vocab_open(&v, &b);
+    gs_ids ids = encode(v.t, text, 0);
+    vocab_close(&v);
+    return ids;
+}
+
+/* In a process that may have no memory that is written and executed, as the unit file has it. */
+static void without_executable_memory_it_is_the_same(void **state) {
+    (void)state;
+    enum { SET_MDWE = 65, REFUSE_EXEC_GAIN = 1, REFUSED = 77 };
+    const char *text = "abab 12345 it's\r\n\t\xe4\xb8\xad  \xc3\xa9--(ab)\xc2\xa0 ab!";
+    gs_ids with = ids_with_own_tokenizer(text);
+    int status = 0;
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (prctl(SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0) != 0)
+            _exit(REFUSED);
+        if (mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                 0) != MAP_FAILED)
+            _exit(1);
+        gs_ids without = ids_with_own_tokenizer(text);
+        _exit(without.len == with.len &&
+                      memcmp(without.data, with.data, with.len * sizeof(*with.data)) == 0
+                  ? 0
+                  : 2);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    gs_ids_deinit(&with);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == REFUSED) {
+        print_message("this kernel has no PR_SET_MDWE (Linux 6.3)\n");
+        skip();
+    }
+    assert_int_equal(status, 0);
+}
+
 static void invalid_text_is_refused(void **state) {
     (void)state;
     chatml c;
@@ -1092,6 +1140,7 @@ int main(void) {
         cmocka_unit_test(streaming_in_mid_text_keeps_space),
         cmocka_unit_test(long_runs_round_trip),
         cmocka_unit_test(every_pretokeniser_compiles),
+        cmocka_unit_test(without_executable_memory_it_is_the_same),
         cmocka_unit_test(invalid_text_is_refused),
         cmocka_unit_test(broken_files_are_refused),
         cmocka_unit_test(odd_pieces_are_tolerated),
