@@ -74,12 +74,17 @@ static int prefill(bench *x, uint32_t first, int32_t pos, int32_t n) {
     return 0;
 }
 
+/* A token of each stream's own: equal ones would all be given to the same experts. */
+static const int32_t *stream_token(const bench *x, int32_t stream, int32_t pos) {
+    return x->tokens + (pos + 37 * (int64_t)stream) % x->info.max_context;
+}
+
 static int decode_step(bench *x, int32_t n_streams, int32_t pos, int32_t stride) {
     for (int32_t s = 0; s < n_streams; s++)
         x->items[s] = (gs_batch_item){.slot = s,
                                       .pos = pos,
                                       .n_tokens = 1,
-                                      .tokens = x->tokens + pos + s % 7,
+                                      .tokens = stream_token(x, s, pos),
                                       .blocks = x->blocks + s * stride,
                                       .n_blocks = blocks_for(x, pos + 1),
                                       .sampler = &x->sampler,
