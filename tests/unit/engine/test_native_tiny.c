@@ -180,6 +180,7 @@ static void experts(const plain *p, int layer, const double *h, double *y) {
         for (int e = 0; e < (int)s->n_experts; e++)
             if (!used[e] && (best < 0 || score[e] > score[best]))
                 best = e;
+        assert_true(best >= 0);
         used[best] = true;
         sum += exp(score[best]);
     }
