@@ -280,6 +280,7 @@ int gs_cmd_serve(int argc, char **argv) {
     }
     gs_log_set_level((gs_log_level)s.cfg.log_level);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is as a full disk */
     find_state(&s);
     gs_thread_wake_soon(); /* before the walls, which know no such call */
     gs_confine_files(&s.cfg, s.state, s.keys_file);
