@@ -196,7 +196,7 @@ static gs_job job_for(const gs_req *r, const gs_buf *body) {
         j.members = body->data;
         j.n_members = body->len;
     }
-    if (!r->lends)
+    if (!r->lends && r->m)
         j.model = gs_workers_model_number(r->api->workers, gs_models_lane_name(r->api, r->m->lane));
     return j;
 }
