@@ -41,24 +41,61 @@ static void block(uint32_t h[8], const uint8_t *p) {
     explicit_bzero(w, sizeof w); /* the message itself */
 }
 
-void gs_sha256(const void *data, size_t n, uint8_t out[GS_SHA256_BYTES]) {
-    uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+void gs_sha256_begin(gs_sha256_state *s) {
+    static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    memcpy(s->h, first, sizeof first);
+    s->n = 0;
+}
+
+void gs_sha256_add(gs_sha256_state *s, const void *data, size_t n) {
     const uint8_t *p = data;
-    uint8_t last[128] = {0};
-    size_t left = n;
-    for (; left >= 64; left -= 64, p += 64)
-        block(h, p);
-    if (left > 0)
-        memcpy(last, p, left);
-    last[left] = 0x80;
+    const size_t have = (size_t)(s->n % 64);
+    s->n += n;
+    if (have > 0) {
+        const size_t take = n < 64 - have ? n : 64 - have;
+        memcpy(s->rest + have, p, take);
+        if (have + take < 64)
+            return;
+        block(s->h, s->rest);
+        p += take;
+        n -= take;
+    }
+    for (; n >= 64; n -= 64, p += 64)
+        block(s->h, p);
+    if (n > 0)
+        memcpy(s->rest, p, n);
+}
+
+void gs_sha256_end(gs_sha256_state *s, uint8_t out[GS_SHA256_BYTES]) {
+    const size_t left = (size_t)(s->n % 64);
     const size_t end = left < 56 ? 64 : 128;
-    const uint64_t bits = (uint64_t)n * 8;
+    const uint64_t bits = s->n * 8;
+    uint8_t last[128] = {0};
+    memcpy(last, s->rest, left);
+    last[left] = 0x80;
     for (size_t i = 0; i < 8; i++)
         last[end - 1 - i] = (uint8_t)(bits >> (8 * i));
     for (size_t i = 0; i < end; i += 64)
-        block(h, last + i);
+        block(s->h, last + i);
     explicit_bzero(last, sizeof last);
+    explicit_bzero(s->rest, sizeof s->rest);
     for (size_t i = 0; i < GS_SHA256_BYTES; i++)
-        out[i] = (uint8_t)(h[i / 4] >> (24 - 8 * (i % 4)));
+        out[i] = (uint8_t)(s->h[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void gs_sha256(const void *data, size_t n, uint8_t out[GS_SHA256_BYTES]) {
+    gs_sha256_state s;
+    gs_sha256_begin(&s);
+    gs_sha256_add(&s, data, n);
+    gs_sha256_end(&s, out);
+}
+
+void gs_hex(const uint8_t *data, size_t n, char *out) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < n; i++) {
+        out[2 * i] = digits[data[i] >> 4];
+        out[2 * i + 1] = digits[data[i] & 15];
+    }
+    out[2 * n] = '\0';
 }

@@ -5,7 +5,6 @@
 #include "base/memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -118,50 +117,8 @@ void gs_give_to_owner(int fd, const char *folder) {
         return; /* a file system without owners */
 }
 
-/* ---- Mappings ----------------------------------------------------------------------------- */
-
-int gs_map_file(const char *path, const void **data, size_t *size, char *err, size_t errlen) {
-    int rc = GS_OK;
-    /* O_NONBLOCK: opening a FIFO by mistake must not hang; it means nothing for regular files. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return gs_fail(err, errlen, errno == ENOENT ? GS_ERR_NOT_FOUND : GS_ERR_IO, "%s: %s", path,
-                       strerror(errno));
-    struct stat st;
-    if (fstat(fd, &st) < 0) {
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        rc = gs_fail(err, errlen, GS_ERR_INVALID, "%s: not a regular file", path);
-        goto out;
-    }
-    if ((uintmax_t)st.st_size > SIZE_MAX) {
-        rc = gs_fail(err, errlen, GS_ERR_TOO_LARGE, "%s: too large for this machine", path);
-        goto out;
-    }
-    if (st.st_size == 0) { /* mmap refuses length 0 */
-        *data = NULL;
-        *size = 0;
-        goto out;
-    }
-    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p == MAP_FAILED) {
-        rc = gs_fail(err, errlen, errno == ENOMEM ? GS_ERR_NOMEM : GS_ERR_IO, "%s: mmap: %s", path,
-                     strerror(errno));
-        goto out;
-    }
-    *data = p;
-    *size = (size_t)st.st_size;
-out:
-    close(fd);
-    return rc;
-}
-
-void gs_unmap(const void *data, size_t size) {
-    if (data)
-        munmap((void *)(uintptr_t)data, size);
-}
+/* ---- Pages ------------------------------------------------------------------------------------
+ */
 
 /* Whole pages, or whole huge pages when at least one fits. False when that overflows. */
 static bool pages_round(size_t size, size_t *out) {

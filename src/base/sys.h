@@ -8,6 +8,7 @@
 #ifndef GS_BASE_SYS_H
 #define GS_BASE_SYS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -36,6 +37,12 @@ void gs_give_to_owner(int fd, const char *folder);
 /* Maps a whole file for reading. 0, or a GS_ERR_ code. An empty file gives data NULL, size 0. */
 int gs_map_file(const char *path, const void **data, size_t *size, char *err, size_t errlen);
 void gs_unmap(const void *data, size_t size);
+/*
+ * Whether a part of the mapping has gone: somebody made the file shorter while it was read. Such
+ * bytes read as zeros instead of ending the process with SIGBUS, so whoever has read what counts
+ * asks afterwards.
+ */
+bool gs_map_damaged(const void *data);
 /* Zeroed anonymous pages, huge pages asked for where they exist; NULL on failure. What is large and
  * stays is entered in the ledger (base/memory.h). */
 void *gs_pages_alloc(size_t size);

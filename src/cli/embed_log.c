@@ -12,15 +12,6 @@
 /* What stands before the numbers is all that a restart reads. */
 static const char numbers[] = ",\"embedding\":[";
 
-void gs_hex(const uint8_t *data, size_t n, char *out) {
-    static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < n; i++) {
-        out[2 * i] = digits[data[i] >> 4];
-        out[2 * i + 1] = digits[data[i] & 15];
-    }
-    out[2 * n] = '\0';
-}
-
 static bool unhex(const char *text, uint8_t *out, size_t n) {
     if (!text || strlen(text) != 2 * n)
         return false;

@@ -39,6 +39,4 @@ int gs_embed_log_close(gs_embed_log *l, char *err, size_t errlen);
 int gs_embed_write_npy(const char *path, const char *log_path, const int64_t *offsets, size_t n,
                        char *err, size_t errlen);
 
-void gs_hex(const uint8_t *data, size_t n, char *out); /* 2 * n digits and a terminator */
-
 #endif

@@ -5,7 +5,7 @@
  * of the file's own size, whatever the file claims.
  * Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
-#include "gguf/gguf.h"
+#include "gguf/gguf_impl.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,29 +26,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are read in pl
 #define MIN_TENSOR_BYTES (8 + 1 + 4 + 8 + 4 + 8) /* length, name, n_dims, ne[0], type, offset */
 /* A table at most half full needs a few dozen probes; more means names chosen to collide. */
 #define MAX_PROBES 1024u
-
-/* Open addressing from names to indices; slot 0 is empty, else index + 1. */
-typedef struct name_table {
-    uint32_t *slots;
-    uint32_t mask;
-} name_table;
-
-struct gs_gguf {
-    const uint8_t *data;
-    size_t size;
-    bool mapped; /* data is ours to unmap */
-    uint32_t version;
-    uint32_t alignment;
-
-    gs_gguf_kv *kv;
-    size_t n_kv;
-    uint64_t **str_offsets; /* per key: file offsets of a string array's elements, or NULL */
-    name_table kv_names;
-
-    gs_gguf_tensor *tensors;
-    size_t n_tensors;
-    name_table tensor_names;
-};
 
 /* Where the parser stands, and where a refusal is written. */
 typedef struct cursor {
@@ -130,7 +107,7 @@ static int take_name(cursor *c, const char *what, size_t i, gs_str *out) {
     return GS_OK;
 }
 
-static int table_init(name_table *t, size_t n) {
+static int table_init(gs_name_table *t, size_t n) {
     uint32_t cap = 8;
     while (cap < 2 * n) /* n <= GS_GGUF_MAX_TENSORS: no wrap */
         cap *= 2;
@@ -150,7 +127,7 @@ _Static_assert(offsetof(gs_gguf_kv, key) == 0, "name_at reads the first member")
 _Static_assert(offsetof(gs_gguf_tensor, name) == 0, "name_at reads the first member");
 
 /* The slot of name, or the empty slot where it belongs; NULL after MAX_PROBES. */
-static uint32_t *table_slot(const name_table *t, const void *items, size_t item_bytes,
+static uint32_t *table_slot(const gs_name_table *t, const void *items, size_t item_bytes,
                             gs_str name) {
     uint32_t at = (uint32_t)XXH3_64bits(name.data, name.len);
     for (uint32_t probe = 0; probe < MAX_PROBES; probe++) {
@@ -164,7 +141,7 @@ static uint32_t *table_slot(const name_table *t, const void *items, size_t item_
     return NULL;
 }
 
-static int table_add(cursor *c, name_table *t, const void *items, size_t item_bytes, size_t i,
+static int table_add(cursor *c, gs_name_table *t, const void *items, size_t item_bytes, size_t i,
                      const char *what) {
     gs_str name = name_at(items, item_bytes, (uint32_t)i);
     uint32_t *slot = table_slot(t, items, item_bytes, name);
@@ -513,7 +490,37 @@ int gs_gguf_open_mem(const void *data, size_t size, gs_gguf **out, char *err, si
     return open_bytes(data, size, false, out, err, errlen);
 }
 
+int gs_gguf_index_tensors(gs_gguf *g, char *err, size_t errlen) {
+    cursor c = {.err = err, .errlen = errlen};
+    gs_free(g->tensor_names.slots);
+    int rc = table_init(&g->tensor_names, g->n_tensors);
+    if (rc != GS_OK)
+        return FAIL(&c, rc, "out of memory for %zu tensors", g->n_tensors);
+    for (size_t i = 0; i < g->n_tensors && rc == GS_OK; i++)
+        rc = table_add(&c, &g->tensor_names, g->tensors, sizeof *g->tensors, i, "tensor");
+    return rc;
+}
+
+bool gs_gguf_is_damaged(const gs_gguf *g) {
+    bool damaged = g->mapped && gs_map_damaged(g->data);
+    for (int i = 0; i < g->n_more; i++)
+        damaged |= gs_gguf_is_damaged(g->more[i]);
+    return damaged;
+}
+
 int gs_gguf_open(const char *path, gs_gguf **out, char *err, size_t errlen) {
+    int rc = gs_gguf_open_one(path, out, err, errlen);
+    if (rc != GS_OK)
+        return rc;
+    rc = gs_gguf_join(*out, path, err, errlen);
+    if (rc != GS_OK) {
+        gs_gguf_close(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+int gs_gguf_open_one(const char *path, gs_gguf **out, char *err, size_t errlen) {
     const void *data;
     size_t size;
     char why[512] = "";
@@ -522,6 +529,11 @@ int gs_gguf_open(const char *path, gs_gguf **out, char *err, size_t errlen) {
     if (rc != GS_OK)
         return rc;
     rc = open_bytes(data, size, true, out, why, sizeof why);
+    if (rc == GS_OK && gs_gguf_is_damaged(*out)) {
+        gs_gguf_close(*out);
+        *out = NULL;
+        rc = gs_fail(why, sizeof why, GS_ERR_FORMAT, "the file became shorter while it was read");
+    }
     return rc == GS_OK ? rc : gs_fail(err, errlen, rc, "%s: %s", path, why);
 }
 
@@ -535,6 +547,9 @@ void gs_gguf_close(gs_gguf *g) {
     gs_free(g->kv_names.slots);
     gs_free(g->tensors);
     gs_free(g->tensor_names.slots);
+    for (int i = 0; i < g->n_more; i++)
+        gs_gguf_close(g->more[i]);
+    gs_free(g->more);
     if (g->mapped)
         gs_unmap(g->data, g->size);
     gs_free(g);
@@ -547,7 +562,10 @@ uint32_t gs_gguf_version(const gs_gguf *g) {
 }
 
 uint64_t gs_gguf_file_bytes(const gs_gguf *g) {
-    return g->size;
+    uint64_t n = g->size;
+    for (int i = 0; i < g->n_more; i++)
+        n += g->more[i]->size;
+    return n;
 }
 
 uint32_t gs_gguf_alignment(const gs_gguf *g) {
@@ -699,11 +717,15 @@ int gs_gguf_get_bool(const gs_gguf *g, const char *key, bool *out, char *err, si
     return GS_OK;
 }
 
-/* The string at an offset that the parser has already checked. */
-static gs_str str_at(const uint8_t *p) {
+/* The string at a place that the parser has already checked; its length once more, because the file
+ * may have been written to since then. */
+static gs_str str_at(const gs_gguf *g, const uint8_t *p) {
     uint64_t len;
     memcpy(&len, p, sizeof len);
-    return (gs_str){(const char *)p + sizeof len, (size_t)len};
+    p += sizeof len;
+    if (len > (uint64_t)(g->data + g->size - p))
+        len = 0;
+    return (gs_str){(const char *)p, (size_t)len};
 }
 
 int gs_gguf_get_str(const gs_gguf *g, const char *key, gs_str *out, char *err, size_t errlen) {
@@ -712,7 +734,7 @@ int gs_gguf_get_str(const gs_gguf *g, const char *key, gs_str *out, char *err, s
         return GS_ERR_NOT_FOUND;
     if (kv->type != GS_GGUF_STR)
         return wrong_type(kv, "a string", err, errlen);
-    *out = str_at(kv->data);
+    *out = str_at(g, kv->data);
     return GS_OK;
 }
 
@@ -753,6 +775,6 @@ gs_str gs_gguf_arr_str(const gs_gguf *g, const gs_gguf_kv *kv, uint64_t i) {
     if (i >= kv->n || kv->elem_type != GS_GGUF_STR)
         return (gs_str){"", 0};
     if (kv->type == GS_GGUF_STR)
-        return str_at(kv->data);
-    return str_at(g->data + g->str_offsets[kv - g->kv][i]);
+        return str_at(g, kv->data);
+    return str_at(g, g->data + g->str_offsets[kv - g->kv][i]);
 }

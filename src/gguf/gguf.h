@@ -6,6 +6,9 @@
  * pointer that the getters return is in bounds. All size arithmetic is checked (base/checked.h).
  * A refused file gives one sentence naming the key or tensor.
  *
+ * A model may lie in several files, NAME-00001-of-0000N.gguf and so on: the first one is opened and
+ * brings the others, whose tensors are its own then. Metadata is the first one's.
+ *
  * The object borrows the mapping or the bytes; strings and arrays point into them (strings are
  * NOT terminated: gs_str carries the length). Keys and tensor names are UTF-8 without control
  * characters; string values are whatever bytes the file holds. Read-only after open: any thread
@@ -57,7 +60,7 @@ typedef struct gs_gguf_tensor {
     uint64_t ne[4];  /* ne[0] = row length (innermost); unused dimensions are 1 */
     uint64_t n_rows; /* ne[1] * ne[2] * ne[3] */
     uint64_t n_bytes;
-    uint64_t offset;  /* from the start of the file */
+    uint64_t offset;  /* from the start of its file */
     const void *data; /* n_bytes bytes; aligned to the file's alignment when the mapping is */
 } gs_gguf_tensor;
 
@@ -77,8 +80,21 @@ int gs_gguf_open_mem(const void *data, size_t size, gs_gguf **out, char *err, si
 void gs_gguf_close(gs_gguf *g);
 
 uint32_t gs_gguf_version(const gs_gguf *g);
-uint64_t gs_gguf_file_bytes(const gs_gguf *g);
+uint64_t gs_gguf_file_bytes(const gs_gguf *g); /* of all its files */
+/* Whether a file became shorter since it was opened: what was read of it may be zeros. */
+bool gs_gguf_is_damaged(const gs_gguf *g);
 uint32_t gs_gguf_alignment(const gs_gguf *g);
+
+/* "DIR/NAME-00002-of-00003.gguf": file no of n, and the length of "DIR/NAME". False: no such name.
+ */
+typedef struct gs_gguf_shard {
+    int no, n; /* no from 1 on */
+    size_t stem;
+} gs_gguf_shard;
+#define GS_GGUF_MAX_SHARDS 256
+bool gs_gguf_shard_of(const char *path, gs_gguf_shard *out);
+/* The path of another file of the same model. GS_ERR_TOO_LARGE. */
+int gs_gguf_shard_path(const char *path, const gs_gguf_shard *s, int no, char *out, size_t n);
 
 size_t gs_gguf_n_kv(const gs_gguf *g);
 const gs_gguf_kv *gs_gguf_kv_at(const gs_gguf *g, size_t i);

@@ -43,8 +43,28 @@ static void every_padding(void **state) {
     is(all, sizeof all, "f908a43fc8456c583aacde0fb2627959f8513dc76d0c03979b7f945a7dd78f22");
 }
 
+/* Cut anywhere, it is the same. */
+static void in_pieces(void **state) {
+    (void)state;
+    uint8_t data[300], whole[GS_SHA256_BYTES], pieces[GS_SHA256_BYTES];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 7);
+    gs_sha256(data, sizeof data, whole);
+    for (size_t a = 0; a <= sizeof data; a++)
+        for (size_t b = a; b <= sizeof data; b += 13) {
+            gs_sha256_state s;
+            gs_sha256_begin(&s);
+            gs_sha256_add(&s, data, a);
+            gs_sha256_add(&s, data + a, b - a);
+            gs_sha256_add(&s, data + b, sizeof data - b);
+            gs_sha256_end(&s, pieces);
+            assert_memory_equal(whole, pieces, sizeof whole);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_pieces),
         cmocka_unit_test(known_values),
         cmocka_unit_test(every_padding),
     };

@@ -213,6 +213,37 @@ static void map_file_reads_what_is_there(void **state) {
     unlink(path);
 }
 
+/* The pages behind the new end are gone: reading them is no SIGBUS, and it shows. */
+static void map_of_a_file_that_becomes_shorter(void **state) {
+    (void)state;
+    char path[] = "/tmp/gamasot-test-XXXXXX", err[200] = "";
+    static char text[20000];
+    int fd = mkstemp(path);
+    const void *data = NULL, *other = NULL;
+    size_t size, other_size;
+    assert_true(fd >= 0);
+    memset(text, 'x', sizeof text);
+    assert_int_equal(gs_write(fd, text, sizeof text), sizeof text);
+    assert_int_equal(gs_map_file(path, &data, &size, err, sizeof err), GS_OK);
+    assert_int_equal(gs_map_file("/proc/self/exe", &other, &other_size, err, sizeof err), GS_OK);
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    assert_false(gs_map_damaged(data));
+    int sum = 0;
+    for (size_t i = 0; i < size; i++)
+        sum += ((const volatile char *)data)[i] == 'x';
+    assert_int_equal(sum, 4096);
+    assert_true(gs_map_damaged(data));
+    assert_false(gs_map_damaged(other));
+    gs_unmap(data, size);
+    gs_unmap(other, other_size);
+    close(fd);
+    assert_int_equal(gs_map_file(path, &data, &size, err, sizeof err), GS_OK);
+    assert_int_equal(size, 4096);
+    assert_false(gs_map_damaged(data));
+    gs_unmap(data, size);
+    unlink(path);
+}
+
 static void accept_is_close_on_exec(void **state) {
     (void)state;
     int server = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
@@ -282,6 +313,7 @@ int main(void) {
         cmocka_unit_test(aligned_is_aligned),
         cmocka_unit_test_teardown(pages_are_zeroed_and_huge_aligned, teardown_faults),
         cmocka_unit_test_teardown(map_file_reads_what_is_there, teardown_faults),
+        cmocka_unit_test(map_of_a_file_that_becomes_shorter),
         cmocka_unit_test(accept_is_close_on_exec),
         cmocka_unit_test(checked_arithmetic_at_the_edges),
         cmocka_unit_test(error_table),
