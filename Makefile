@@ -66,10 +66,10 @@ CPPFLAGS += -D_GNU_SOURCE -Isrc -Itests -I$(LLHTTP)/include $(FORTIFY) -DPCRE2_C
 RUST_DEFINE := -DGS_HAVE_RUST=$(if $(RUST_LIB),1,0)
 CFLAGS += -std=c17 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong $(WARN) $(SAN_FLAGS)
 LDFLAGS += $(SAN_FLAGS)
-LDLIBS += -luv -lssl -lcrypto -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
+LDLIBS += -luv -lcurl -lssl -lcrypto -ljansson -lpcre2-8 -linih -lxxhash -lsqlite3 -lz -lpthread -ldl -lm
 
 # ---- Modules, top to bottom: a module includes only those above it (scripts/check-includes) -----
-MODULES := base config gguf kernels kv sched load tokenizer model engine store metrics http worker web api cli
+MODULES := base config gguf kernels kv sched load tokenizer model engine store pull metrics http worker web api cli
 DEPS_base :=
 DEPS_config := base
 DEPS_gguf := base
@@ -81,11 +81,12 @@ DEPS_tokenizer := base gguf
 DEPS_model := base gguf kernels
 DEPS_engine := base gguf kernels kv sched tokenizer model
 DEPS_store := base
+DEPS_pull := base gguf store
 DEPS_metrics := base gguf kernels kv sched tokenizer model engine
 DEPS_http := base
 DEPS_worker := base config kv sched http
 DEPS_web := base
-DEPS_api := base config gguf kernels kv sched load tokenizer model engine store metrics http worker web
+DEPS_api := base config gguf kernels kv sched load tokenizer model engine store pull metrics http worker web
 DEPS_cli := $(DEPS_api) api
 
 ARCH := $(shell uname -m)

@@ -91,6 +91,7 @@ static void on_wake(uv_async_t *h) {
     if (a->store)
         gs_store_poll(a->store);
     gs_models_pump(a);
+    gs_pulls_pump(a);
     pump(a);
     if (a->kept)
         gs_batches_pump(a->kept);
@@ -133,6 +134,7 @@ static void on_tick(uv_timer_t *h) {
     look_at_memory(a);
     gs_api_keys_refresh(a);
     gs_models_tick(a, now_ns);
+    gs_pulls_tick(a);
     gs_hours_tick(a);
     gs_kept_tick(a);
     if (a->engine) {
@@ -157,6 +159,7 @@ void gs_api_gone(gs_api *a, gs_http_request *rq) {
     if (r)
         gs_req_gone(r);
     else if (!gs_api_job_gone(a, rq) && !gs_api_query_gone(a, rq) && !gs_models_gone(a, rq) &&
+             !gs_models_files_gone(a, rq) && !gs_pulls_gone(a, rq) &&
              !gs_live_gone(a->viewers, rq) && !gs_kept_gone(a, rq))
         gs_http_end(rq);
 }
@@ -203,6 +206,7 @@ static void free_parts(gs_api *a) {
     gs_free(a->history);
     gs_energy_close(&a->energy);
     gs_tuning_free(a->tuning);
+    gs_pulls_free(a);
     gs_free(a->metrics);
     gs_free(a->past);
     gs_keys_deinit(&a->keys.all);
@@ -220,7 +224,8 @@ int gs_api_create(uv_loop_t *loop, const gs_api_config *cfg, gs_http_config *hc,
     a->past = gs_calloc(GS_API_PAST, sizeof(*a->past));
     a->metrics = gs_calloc(1, sizeof(*a->metrics));
     a->tuning = gs_tuning_create();
-    int rc = a->past && a->metrics && a->tuning
+    a->pulls = gs_pulls_create();
+    int rc = a->past && a->metrics && a->tuning && a->pulls
                  ? gs_random_bytes(&a->scope_salt, sizeof(a->scope_salt))
                  : GS_ERR_NOMEM;
     if (rc == 0)
@@ -333,6 +338,7 @@ void gs_api_drain(gs_api *a, int deadline_ms, void (*done)(void *arg), void *arg
     uv_timer_start(&a->tick, on_tick, DRAIN_TICK_MS, DRAIN_TICK_MS);
     gs_info("api", "draining requests=%d", a->n_live);
     gs_models_drain(a);
+    gs_pulls_drain(a);
     drain_step(a);
 }
 
@@ -344,6 +350,8 @@ void gs_api_free(gs_api *a) {
     bool closed = false;
     if (!a)
         return;
+    gs_pulls_free(a); /* its threads wake this object, too */
+    a->pulls = NULL;
     gs_models_free(a);
     gs_store_free(a->store); /* its last jobs end; its thread wakes this object, too */
     a->wake.data = &closed;

@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "http/http.h"
 #include "load/record.h"
+#include "pull/pull.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/grammar.h"
 #include "tokenizer/tokenizer.h"
@@ -26,7 +27,8 @@ typedef struct gs_api gs_api;
 
 /* What the loader makes beside the backend; immutable once the engine is READY. */
 typedef struct gs_served_model {
-    char name[128]; /* as /v1/models lists it */
+    char name[128];              /* as /v1/models lists it */
+    char path[GS_PULL_MAX_PATH]; /* of its file; "": it has none */
     gs_tokenizer *tokenizer;
     gs_chat_template *chat;
     gs_grammars *grammars;       /* NULL: output can't be constrained */
@@ -42,7 +44,9 @@ typedef struct gs_served_model {
 
 /* A model beside the first that requests can ask for. */
 typedef struct gs_model_spec {
-    const char *name;
+    const char *name;     /* shorter than GS_MODEL_NAME_BYTES */
+    const char *path;     /* of its file, the first one of several; "": it has none */
+    int64_t modified_s;   /* the file; wall clock */
     bool pinned;          /* once loaded it stays; at start it is loaded */
     int64_t keep_ns;      /* it stays so long after its last use; GS_KEEP_FOREVER */
     uint64_t bytes;       /* that it will need, about */
@@ -71,6 +75,13 @@ typedef struct gs_model_loading {
                 gs_loaded_model *out, char *err, size_t errlen);
     /* All of it, and the backend unless that is NULL; zeroes *m. */
     void (*release)(void *arg, gs_loaded_model *m);
+    /*
+     * The models beside the first that there are now: *out, [*n], for gs_free. What has not changed
+     * since it was read is the same object as in known, the rest is new. Any thread, one call at a
+     * time. A spec is the API's until it is dropped, and not while its model is in memory.
+     */
+    int (*scan)(void *arg, gs_model_spec *const *known, int n_known, gs_model_spec ***out, int *n);
+    void (*drop)(void *arg, gs_model_spec *s);
 } gs_model_loading;
 
 /* Another name under which the model is listed and asked for. */
@@ -83,12 +94,15 @@ typedef struct gs_model_alias {
 #define GS_API_MAX_PERSONS 64 /* gs_engine_config.max_persons */
 
 typedef struct gs_api_config {
-    const gs_served_model *model; /* borrowed; read only after the engine is READY */
-    const gs_model_spec *models;  /* [n_models] further ones; borrowed */
-    int n_models;
-    const gs_model_loading *loading; /* of those */
-    uint64_t memory_bytes;           /* for all models together; 0: no bound */
-    const char *const *api_keys;     /* may do all but change the server; needed at creation only */
+    const gs_served_model *model;    /* borrowed; read only after the engine is READY */
+    const gs_model_loading *loading; /* of further ones; NULL: there are none */
+    const gs_pull_config *pull;      /* for models from elsewhere, but for what a request says;
+                                      * borrowed. NULL: pull_reason says why there are none */
+    const char *pull_reason;
+    bool may_pull; /* else models only come by other ways; second names and ends are as ever */
+    int rescan_ms; /* how often files of models are looked at; 0: once */
+    uint64_t memory_bytes;       /* for all models together; 0: no bound */
+    const char *const *api_keys; /* may do all but change the server; needed at creation only */
     int n_api_keys;
     const char *keys_file; /* of `gamasot keys`, read again when it changes; NULL: none */
     const gs_model_alias *aliases;

@@ -5,6 +5,7 @@
 #include "api/api.h"
 #include "api/keys.h"
 #include "api/models.h"
+#include "api/pulls.h"
 #include "api/request.h"
 #include "api/tuning.h"
 #include "api/watch.h"
@@ -120,6 +121,7 @@ struct gs_api {
     gs_models models;
     gs_workers *workers;
     bool workers_told;     /* this machine is one of them */
+    gs_pulls *pulls;
     gs_req *live;          /* list */
     gs_api_job *jobs;      /* list of those on worker threads */
     gs_api_query *queries; /* list of those that wait for the engine's answer */
@@ -183,8 +185,8 @@ void gs_api_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
 void gs_api_reply(gs_http_request *rq, int status, const char *type, gs_buf *out);
 void gs_api_reply_json(gs_http_request *rq, int status, gs_buf *out);
 /* What the model's chat template shows that it can take. */
-bool gs_model_takes_tools(const gs_served_model *m);
-bool gs_model_thinks(const gs_served_model *m);
+bool gs_template_takes_tools(const char *source);
+bool gs_template_thinks(const char *source);
 /* Frees v, of a body of that size; a large one on a worker thread. */
 void gs_api_discard(gs_api *a, json_t *v, size_t body_bytes);
 void gs_api_on_request(void *user, gs_http_request *rq);

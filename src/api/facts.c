@@ -172,7 +172,17 @@ int gs_model_facts_read(const gs_gguf *g, const gs_tokenizer *t, gs_model_facts 
     out->fim_suffix = find_fim(g, t, 1);
     out->fim_middle = find_fim(g, t, 2);
     out->has_fim = out->fim_prefix >= 0 && out->fim_suffix >= 0 && out->fim_middle >= 0;
+    gs_str template;
+    uint32_t pooling = 0;
+    char key[96];
+    snprintf(key, sizeof(key), "%s.pooling_type", out->architecture);
+    out->embeds = gs_gguf_get_u32(g, key, &pooling, NULL, 0) == 0 && pooling > 0 && pooling < 4;
+    out->encoder = strstr(out->architecture, "bert") != NULL;
     int rc = put_info(g, out);
+    if (rc == 0 && gs_gguf_get_str(g, "tokenizer.chat_template", &template, NULL, 0) == 0) {
+        out->chat_template = gs_strndup(template.data, template.len);
+        rc = out->chat_template ? 0 : GS_ERR_NOMEM;
+    }
     if (rc == 0)
         make_digest(g, out);
     return rc;
@@ -180,5 +190,6 @@ int gs_model_facts_read(const gs_gguf *g, const gs_tokenizer *t, gs_model_facts 
 
 void gs_model_facts_deinit(gs_model_facts *f) {
     gs_free(f->info_json);
-    f->info_json = NULL;
+    gs_free(f->chat_template);
+    f->info_json = f->chat_template = NULL;
 }

@@ -18,7 +18,10 @@ typedef struct gs_model_facts {
     char parameter_size[16]; /* "134.5M" */
     char digest[65]; /* 64 hex digits that name metadata and tensors; no SHA-256 of the file */
     uint64_t n_params, file_bytes;
-    char *info_json; /* all metadata but arrays (null) and the template; NULL: none read */
+    char *info_json;     /* all metadata but arrays (null) and the template; NULL: none read */
+    char *chat_template; /* the file's own, or NULL */
+    bool embeds;         /* makes vectors */
+    bool encoder;        /* makes no text */
     /* Fill-in-the-middle: the control tokens before the prefix, the suffix and the middle. */
     bool has_fim;
     int32_t fim_prefix, fim_suffix, fim_middle;

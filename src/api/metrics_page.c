@@ -25,7 +25,7 @@ int gs_api_take_metrics(const gs_api *a, gs_engine_stats stats[GS_ENGINE_LANES],
             stats[n] = (gs_engine_stats){0};
             if (m->served)
                 gs_engine_get_lane_stats(a->engine, m->served->lane, &stats[n]);
-            out[n] = (gs_metrics_source){m->spec->name, &stats[n], m->metrics};
+            out[n] = (gs_metrics_source){m->name, &stats[n], m->metrics};
             n++;
         }
     return n;

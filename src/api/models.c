@@ -33,38 +33,45 @@ const char *gs_model_state_name(gs_model_state s) {
 /* ---- Names
  * ----------------------------------------------------------------------------------------- */
 
-/* "name" or "name:latest", as Ollama's clients write it. */
-static bool same_name(const char *want, const char *have) {
-    size_t n = strlen(have);
-    return strncmp(want, have, n) == 0 && (want[n] == '\0' || strcmp(want + n, ":latest") == 0);
-}
-
 /* The first one's name may come from its file. */
 static const char *name_of(const gs_api *a, const gs_model_entry *m) {
-    return m == a->models.v ? a->cfg.model->name : m->spec->name;
+    return m == a->models.v ? a->cfg.model->name : m->name;
 }
 
-static gs_model_entry *find_own(const gs_api *a, const char *want) {
-    for (int i = 0; i < a->models.n; i++)
-        if (same_name(want, name_of(a, &a->models.v[i])))
-            return &a->models.v[i];
-    return NULL;
+/* The best that the name fits, if that is at least so good; of several equally good ones the first,
+ * but none when it is only the beginning of their names. */
+static gs_model_entry *find_own(const gs_api *a, const char *want, gs_name_match least) {
+    gs_model_entry *found = NULL;
+    gs_name_match best = GS_NAME_NO;
+    bool several = false;
+    for (int i = 0; i < a->models.n; i++) {
+        gs_model_entry *m = &a->models.v[i];
+        const gs_name_match fits = m->gone ? GS_NAME_NO : gs_model_name_match(want, name_of(a, m));
+        if (fits < least || fits == GS_NAME_NO || fits < best)
+            continue;
+        several = fits == best;
+        if (several)
+            continue;
+        best = fits;
+        found = m;
+    }
+    return several && best == GS_NAME_BEGINS ? NULL : found;
 }
 
 static gs_model_entry *alias_target(const gs_api *a, const gs_model_alias *x) {
-    return x->model[0] == '\0' ? a->models.v : find_own(a, x->model);
+    return x->model[0] == '\0' ? a->models.v : find_own(a, x->model, GS_NAME_SAME);
 }
 
 gs_model_entry *gs_models_find(const gs_api *a, const char *want, const gs_model_alias **alias) {
     *alias = NULL;
-    gs_model_entry *m = *want == '\0' ? a->models.v : find_own(a, want);
+    gs_model_entry *m = *want == '\0' ? a->models.v : find_own(a, want, GS_NAME_SAME);
     for (int k = 0; k < a->cfg.n_aliases && !m; k++) {
-        if (!same_name(want, a->cfg.aliases[k].name))
+        if (gs_model_name_match(want, a->cfg.aliases[k].name) != GS_NAME_SAME)
             continue;
         m = alias_target(a, &a->cfg.aliases[k]);
         *alias = m ? &a->cfg.aliases[k] : NULL;
     }
-    return m;
+    return m ? m : find_own(a, want, GS_NAME_BEGINS);
 }
 
 gs_model_entry *gs_models_of_body(const gs_api *a, const json_t *body) {
@@ -80,10 +87,21 @@ const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_a
     return *alias ? (*alias)->name : name_of(a, m);
 }
 
+/* The models in their order, without those that have gone; NULL: no more. */
+static gs_model_entry *listed(const gs_api *a, int *i) {
+    if (*i == 0)
+        return a->models.v;
+    for (int k = 0; k < a->models.n_order; k++)
+        if (!a->models.v[a->models.order[k]].gone && --*i == 0)
+            return &a->models.v[a->models.order[k]];
+    --*i;
+    return NULL;
+}
+
 const char *gs_api_served_name(const gs_api *a, int i) {
-    if (i < a->models.n)
-        return name_of(a, &a->models.v[i]);
-    i -= a->models.n;
+    const gs_model_entry *m = listed(a, &i);
+    if (m)
+        return name_of(a, m);
     for (int k = 0; k < a->cfg.n_aliases; k++)
         if (alias_target(a, &a->cfg.aliases[k]) && i-- == 0)
             return a->cfg.aliases[k].name;
@@ -91,15 +109,13 @@ const char *gs_api_served_name(const gs_api *a, int i) {
 }
 
 const gs_model_entry *gs_models_served(const gs_api *a, int i) {
-    if (i < a->models.n)
-        return &a->models.v[i];
-    i -= a->models.n;
-    for (int k = 0; k < a->cfg.n_aliases; k++) {
-        const gs_model_entry *m = alias_target(a, &a->cfg.aliases[k]);
-        if (m && i-- == 0)
-            return m;
+    const gs_model_entry *m = listed(a, &i);
+    for (int k = 0; k < a->cfg.n_aliases && !m; k++) {
+        const gs_model_entry *target = alias_target(a, &a->cfg.aliases[k]);
+        if (target && i-- == 0)
+            m = target;
     }
-    return NULL;
+    return m;
 }
 
 const char *gs_models_lane_name(const gs_api *a, int32_t lane) {
@@ -124,7 +140,7 @@ gs_metrics *gs_models_metrics(const gs_api *a, const gs_model_entry *m) {
 int32_t gs_models_context(const gs_api *a, const gs_model_entry *m) {
     gs_backend_info info;
     if (!m->served)
-        return m->spec->context;
+        return m->spec ? m->spec->context : 0;
     gs_engine_lane_info(a->engine, m->served->lane, &info);
     return info.max_context;
 }
@@ -171,11 +187,20 @@ static void queue_up(gs_api *a, gs_model_entry *m) {
     m->bytes = m->spec->bytes;
 }
 
+void gs_models_renew(gs_api *a, gs_model_entry *m) {
+    if (!m->next)
+        return;
+    a->cfg.loading->drop(a->cfg.loading->arg, m->spec);
+    m->spec = m->next;
+    m->next = NULL;
+}
+
 /* Its memory is free. Who came for it meanwhile has it loaded again. */
 static void after_release(gs_api *a, gs_model_entry *m) {
     m->state = GS_MODEL_COLD;
     m->bytes = 0;
-    if (m->n_users > 0)
+    gs_models_renew(a, m);
+    if (m->n_users > 0 || (m->spec->pinned && !m->gone))
         queue_up(a, m);
 }
 
@@ -299,7 +324,7 @@ static bool is_idle(const gs_api *a, const gs_model_entry *m) {
 }
 
 static void unload(gs_api *a, gs_model_entry *m, const char *why) {
-    gs_info("models", "unloading name=%s why=%s", m->spec->name, why);
+    gs_info("models", "unloading name=%s why=%s", m->name, why);
     m->state = GS_MODEL_LEAVING;
     m->query = (gs_query){.kind = GS_QUERY_DETACH, .owner = m, .lane = m->served->lane};
     gs_engine_ask(a->engine, &m->query);
@@ -318,11 +343,12 @@ static gs_model_entry *find_victim(const gs_api *a) {
 
 static void fail_load(gs_api *a, gs_model_entry *m, int64_t retry_ns, const char *why) {
     gs_api_error e = {0};
-    gs_warn("models", "not loaded name=%s why=%s", m->spec->name, why);
+    gs_warn("models", "not loaded name=%s why=%s", m->name, why);
     m->state = GS_MODEL_COLD;
     m->bytes = 0;
     gs_api_fail(&e, GS_ERR_UNAVAILABLE, "model", "The model '%.80s' could not be loaded: %s",
-                m->spec->name, why);
+                m->name, why);
+    gs_models_renew(a, m);
     e.retry_after_ns = retry_ns;
     refuse(a, m, &e);
 }
@@ -366,7 +392,7 @@ static void load_next(gs_api *a, gs_model_entry *m) {
     if (fits && (budget == 0 || held + m->bytes <= budget) && n_lanes(a) < GS_ENGINE_LANES) {
         m->state = GS_MODEL_LOADING;
         atomic_store(&m->percent, 0);
-        gs_info("models", "loading name=%s", m->spec->name);
+        gs_info("models", "loading name=%s", m->name);
         if (!start_job(a, m, true, budget > 0 ? budget - held : UINT64_MAX))
             fail_load(a, m, GS_NS_PER_S, "there is no thread to load it.");
         return;
@@ -453,7 +479,7 @@ static void attached(gs_api *a, gs_model_entry *m) {
     m->keep_ns = m->spec->keep_ns;
     if (!m->metrics && (m->metrics = gs_calloc(1, sizeof(*m->metrics))))
         gs_metrics_init_further(m->metrics, a->metrics);
-    gs_info("models", "ready name=%s load_ms=%.0f mb=%llu", m->spec->name, m->served->load_ms,
+    gs_info("models", "ready name=%s load_ms=%.0f mb=%llu", m->name, m->served->load_ms,
             (unsigned long long)(m->bytes >> 20));
     release_parked(a, m);
 }
@@ -493,6 +519,21 @@ static bool stays(const gs_api *a, const gs_model_entry *m) {
     return m == a->models.v || m->spec->pinned || m->keep_ns == GS_KEEP_FOREVER;
 }
 
+/* Why a model that nobody uses goes now, or NULL. */
+static const char *why_leave(const gs_api *a, const gs_model_entry *m, int64_t now_ns) {
+    if (m->gone)
+        return "its file has gone";
+    if (m->next)
+        return "its file has changed";
+    return gs_models_expires_ns(a, m) <= now_ns ? "keep_alive" : NULL;
+}
+
+static void leave_if_due(gs_api *a, gs_model_entry *m, int64_t now_ns) {
+    const char *why = is_idle(a, m) && !a->draining ? why_leave(a, m, now_ns) : NULL;
+    if (why)
+        unload(a, m, why);
+}
+
 int64_t gs_models_expires_ns(const gs_api *a, const gs_model_entry *m) {
     if (stays(a, m))
         return GS_NEVER_NS;
@@ -503,9 +544,8 @@ int64_t gs_models_expires_ns(const gs_api *a, const gs_model_entry *m) {
 void gs_models_done(gs_api *a, gs_model_entry *m) {
     m->n_users--;
     m->used_ns = gs_now_ns();
-    if (is_idle(a, m) && !a->draining && gs_models_expires_ns(a, m) <= m->used_ns)
-        unload(a, m, "keep_alive");
-    else
+    leave_if_due(a, m, m->used_ns);
+    if (m->state == GS_MODEL_READY)
         step(a); /* it may make room for another one now */
 }
 
@@ -526,11 +566,9 @@ static void load_pinned(gs_api *a) {
 
 void gs_models_tick(gs_api *a, int64_t now_ns) {
     load_pinned(a);
-    for (int i = 1; i < a->models.n; i++) {
-        gs_model_entry *m = &a->models.v[i];
-        if (is_idle(a, m) && !a->draining && gs_models_expires_ns(a, m) <= now_ns)
-            unload(a, m, "keep_alive");
-    }
+    gs_models_scan_tick(a, now_ns);
+    for (int i = 1; i < a->models.n; i++)
+        leave_if_due(a, &a->models.v[i], now_ns);
     for (gs_parked *p = a->models.parked, *next; p; p = next) {
         next = p->next;
         alive(p, now_ns);
@@ -541,14 +579,13 @@ void gs_models_tick(gs_api *a, int64_t now_ns) {
  * --------------------------------------------------------------------------------- */
 
 int gs_models_create(gs_api *a) {
-    a->models.n = a->cfg.n_models + 1;
-    a->models.v = gs_calloc((size_t)a->models.n, sizeof(*a->models.v));
-    if (!a->models.v)
+    a->models.n = 1;
+    a->models.v = gs_calloc(GS_MODELS_MAX, sizeof(*a->models.v));
+    a->models.order = gs_calloc(GS_MODELS_MAX, sizeof(*a->models.order));
+    if (!a->models.v || !a->models.order)
         return GS_ERR_NOMEM;
     a->models.v[0] = (gs_model_entry){.state = GS_MODEL_READY, .served = a->cfg.model};
-    for (int i = 1; i < a->models.n; i++)
-        a->models.v[i].spec = &a->cfg.models[i - 1];
-    return 0;
+    return a->cfg.loading ? gs_models_scan_first(a) : 0;
 }
 
 void gs_models_drain(gs_api *a) {
@@ -571,6 +608,9 @@ void gs_models_free(gs_api *a) {
         if (m->loaded.impl)
             a->cfg.loading->release(a->cfg.loading->arg, &m->loaded);
         gs_free(m->metrics);
+        gs_models_renew(a, m);
+        a->cfg.loading->drop(a->cfg.loading->arg, m->spec);
     }
+    gs_free(all->order);
     gs_free(all->v);
 }

@@ -13,6 +13,10 @@
  * somebody uses never goes. A request for a model that is not in memory is parked, with its client
  * told that it is alive, and goes its way once the model is there.
  *
+ * Which models there are is looked at again now and then (model_files.c): what is new is listed,
+ * what has gone is not, and a model whose file is another one now is loaded anew once nobody uses
+ * it. What is in memory needs its file no more.
+ *
  * Owner: the event-loop thread.
  */
 #ifndef GS_API_MODELS_H
@@ -20,6 +24,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <uv.h>
 
 #include "api/api.h"
 #include "api/route.h"
@@ -40,7 +45,10 @@ typedef enum gs_model_state {
 
 typedef struct gs_model_entry gs_model_entry;
 struct gs_model_entry {
-    const gs_model_spec *spec;
+    char name[GS_MODEL_NAME_BYTES]; /* of further ones: for good, as the entry itself */
+    gs_model_spec *spec;            /* NULL for the first */
+    gs_model_spec *next; /* what the spec will be once it is not in memory; NULL: as it is */
+    bool gone;           /* there is no such model any more: it has no name */
     gs_model_state state;
     const gs_served_model *served; /* READY */
     int32_t n_users;               /* requests that have it, or wait for it */
@@ -64,9 +72,34 @@ typedef struct gs_parked {
     int64_t began_ns, written_ns; /* last sign of life; 0: no headers yet */
 } gs_parked;
 
+/* Something to be done to the files of models, and then a look at them, on a worker thread. */
+typedef struct gs_files_job {
+    struct gs_files_job *next;
+    gs_api *api;
+    uv_work_t work;
+    /* Worker thread; NULL: only the look. */
+    int (*run)(struct gs_files_job *j);
+    void (*done)(struct gs_files_job *j); /* event loop; NULL: nobody waits */
+    gs_http_request *rq;                  /* done's; NULL: its client has gone */
+    void *arg;
+    char path[GS_PULL_MAX_PATH], name[GS_MODEL_NAME_BYTES]; /* run's */
+    int code;
+    char err[512];
+    /* The look's. */
+    gs_model_spec **known, **found;
+    int n_known, n_found, scanned;
+} gs_files_job;
+
+#define GS_MODELS_MAX 512 /* entries, those that have gone included */
+
 typedef struct gs_models {
-    gs_model_entry *v; /* [n]; the first is the engine's own */
+    gs_model_entry
+        *v; /* [n] of GS_MODELS_MAX, which stay where they are; the first is the engine's */
     int n;
+    int *order; /* [n_order] of v: as they are listed */
+    int n_order;
+    gs_files_job *files; /* the first one is under way */
+    int64_t scanned_ns;  /* the last look */
     bool begun; /* the first one is there, and what is to be loaded with it was asked for */
     uint64_t last_ticket;
     gs_parked *parked; /* oldest first */
@@ -114,6 +147,17 @@ bool gs_models_gone(gs_api *a, gs_http_request *rq);
 void gs_models_answered(gs_api *a, gs_query *q); /* ATTACH and DETACH */
 void gs_models_pump(gs_api *a);                  /* the loading thread may be done */
 void gs_models_tick(gs_api *a, int64_t now_ns);
+/* Of a model that is not in memory: its spec may be another one from now on. */
+void gs_models_renew(gs_api *a, gs_model_entry *m);
+
+/* model_files.c */
+int gs_models_scan_first(gs_api *a);               /* 0 or a code */
+void gs_models_submit(gs_api *a, gs_files_job *j); /* takes j; freed after done */
+void gs_models_scan_tick(gs_api *a, int64_t now_ns);
+bool gs_models_files_gone(gs_api *a, gs_http_request *rq);
+void gs_models_post_delete(gs_api *a, gs_http_request *rq, json_t *body);
+void gs_models_post_copy(gs_api *a, gs_http_request *rq, json_t *body);
+
 /* Shutting down: what is parked is answered. */
 void gs_models_drain(gs_api *a);
 

@@ -77,7 +77,17 @@ static void post_generate(gs_api *a, gs_http_request *rq, json_t *body) {
 
 #define GENERATES (GS_ROUTE_GENERATES | GS_ROUTE_ANY_TYPE)
 
+#define MANAGES   (GS_ROUTE_BODY | GS_ROUTE_ADMIN | GS_ROUTE_MODEL | GS_ROUTE_ANY_TYPE)
+
 // clang-format off
+static const gs_field manage_fields[] = {
+    GS_ROW_JSON("model", 1, "{'type':'string'}", "The model's own name."),
+    GS_ROW_JSON("name", 1, "{'type':'string'}", "Older name of model."),
+    GS_ROW_NEEDED("source", 2, "{'type':'string'}", "The model's own name."),
+    GS_ROW_NEEDED("destination", 2, "{'type':'string'}", "Its second name."),
+    GS_ROWS_END,
+};
+
 static const gs_route routes[] = {
     {"GET", "/", GS_ROUTE_OPEN, gs_ollama_root,
      "Says that the server runs; sends browsers to the dashboard", .answer = "text/plain"},
@@ -89,6 +99,12 @@ static const gs_route routes[] = {
     {"GET", "/api/ps", GS_ROUTE_MODEL, gs_ollama_ps, "The models in memory", .answer = "OllamaModels"},
     {"POST", "/api/show", GS_ROUTE_MODEL | GS_ROUTE_BODY | GS_ROUTE_ANY_TYPE, gs_ollama_show,
      "What a model is and can do", .fields = gs_ollama_fields, .where = 4, .answer = "OllamaModel"},
+    {"POST", "/api/pull", MANAGES, gs_pulls_post, "Bring a model here", .fields = gs_pull_fields,
+     .where = 1, .answer = "OllamaPull", .stream = "application/x-ndjson"},
+    {"DELETE", "/api/delete", MANAGES, gs_models_post_delete, "Remove a model that was pulled",
+     .fields = manage_fields, .where = 1, .answer = "text/plain"},
+    {"POST", "/api/copy", MANAGES, gs_models_post_copy, "Give a model a second name",
+     .fields = manage_fields, .where = 2, .answer = "text/plain"},
     {"GET", "/api/version", 0, gs_ollama_version, "The release whose API this dialect follows",
      .answer = "OllamaVersion"},
     {.path = NULL},
@@ -122,6 +138,8 @@ static const gs_schema schemas[] = {
      "{'type':'object','required':['parameters','template','details','model_info','capabilities'],"
      "'properties':{'parameters':" TEXT ",'template':" TEXT ",'details':" DETAILS
      ",'model_info':{'type':'object'},'capabilities':{'type':'array','items':" TEXT "}}}"},
+    {"OllamaPull", "{'type':'object','properties':{'status':" TEXT ",'digest':" TEXT ",'total':" COUNT
+     ",'completed':" COUNT ",'error':" TEXT "}}"},
     {"OllamaVersion", "{'type':'object','required':['version'],'properties':{'version':" TEXT "}}"},
     {NULL, NULL},
 };

@@ -92,9 +92,12 @@ static void list_models(gs_buf *out, const gs_api *a, bool loaded,
     gs_jsonw_end_obj(&w);
 }
 
+static int64_t modified_s(const gs_api *a, const gs_model_entry *m) {
+    return m->spec && m->spec->modified_s > 0 ? m->spec->modified_s : a->cfg.model->created_s;
+}
+
 static void tags_rest(gs_jsonw *w, const gs_api *a, const gs_model_entry *m) {
-    (void)m;
-    key_time(w, "modified_at", a->cfg.model->created_s);
+    key_time(w, "modified_at", modified_s(a, m));
 }
 
 void gs_ollama_tags(gs_api *a, gs_http_request *rq, json_t *body) {
@@ -162,38 +165,48 @@ static void put_parameters(gs_jsonw *w, const gs_api *a, const gs_model_entry *m
     gs_buf_deinit(&quoted);
 }
 
+/* In memory the template that is used, else the file's own. */
+static const char *template_of(const gs_model_entry *m, const gs_model_facts *facts) {
+    if (m->served)
+        return gs_chat_template_source(m->served->chat);
+    return facts->chat_template ? facts->chat_template : "";
+}
+
 /* The model's own Jinja template. Clients look for Ollama's variable names in it to learn what the
  * model takes, so a comment at its end names them. */
-static void put_template(gs_jsonw *w, const gs_served_model *m) {
-    const char *source = gs_chat_template_source(m->chat);
-    bool tools = gs_model_takes_tools(m);
+static void put_template(gs_jsonw *w, const char *source, const gs_model_facts *facts) {
+    const bool tools = gs_template_takes_tools(source);
     gs_buf text = {0};
     gs_buf_printf(&text, "%s{# .Prompt%s%s #}", source, tools ? " .Tools" : "",
-                  m->facts.has_fim ? " .Suffix" : "");
+                  facts->has_fim ? " .Suffix" : "");
     w->out->failed |= text.failed;
     gs_jsonw_key(w, "template");
     gs_jsonw_strn(w, text.data ? text.data : "", text.len);
     gs_buf_deinit(&text);
 }
 
-static void put_capabilities(gs_jsonw *w, const gs_api *a, const gs_served_model *m) {
-    gs_backend_info info;
-    gs_engine_lane_info(a->engine, m->lane, &info);
+static void put_capabilities(gs_jsonw *w, const gs_api *a, const gs_model_entry *m,
+                             const char *source, const gs_model_facts *facts) {
+    bool embeds = facts->embeds, encoder = facts->encoder;
+    if (m->served) {
+        gs_backend_info info;
+        gs_engine_lane_info(a->engine, m->served->lane, &info);
+        embeds = info.pooling != GS_POOLING_NONE && info.pooling != GS_POOLING_RANK;
+        encoder = info.whole_prompts;
+    }
     gs_jsonw_key(w, "capabilities");
     gs_jsonw_arr(w);
-    if (info.pooling != GS_POOLING_NONE && info.pooling != GS_POOLING_RANK)
+    if (embeds)
         gs_jsonw_str(w, "embedding");
-    if (info.whole_prompts) {
-        gs_jsonw_end_arr(w);
-        return;
+    if (!encoder && (m->served || facts->architecture[0])) {
+        gs_jsonw_str(w, "completion");
+        if (gs_template_takes_tools(source))
+            gs_jsonw_str(w, "tools");
+        if (facts->has_fim)
+            gs_jsonw_str(w, "insert");
+        if (gs_template_thinks(source))
+            gs_jsonw_str(w, "thinking");
     }
-    gs_jsonw_str(w, "completion");
-    if (gs_model_takes_tools(m))
-        gs_jsonw_str(w, "tools");
-    if (m->facts.has_fim)
-        gs_jsonw_str(w, "insert");
-    if (gs_model_thinks(m))
-        gs_jsonw_str(w, "thinking");
     gs_jsonw_end_arr(w);
 }
 
@@ -201,6 +214,7 @@ static void put_capabilities(gs_jsonw *w, const gs_api *a, const gs_served_model
 static void show(gs_api *a, const gs_model_entry *m, const char *name, gs_buf *out) {
     const gs_model_facts *facts = gs_models_facts(a, m);
     const char *info = facts->info_json ? facts->info_json : "{}";
+    const char *source = template_of(m, facts);
     gs_jsonw w;
     char modelfile[160];
     gs_jsonw_init(&w, out);
@@ -208,20 +222,12 @@ static void show(gs_api *a, const gs_model_entry *m, const char *name, gs_buf *o
     snprintf(modelfile, sizeof(modelfile), "FROM %s\n", name);
     key_str(&w, "modelfile", modelfile);
     put_parameters(&w, a, m);
-    if (m->served)
-        put_template(&w, m->served);
-    else
-        key_str(&w, "template", "");
+    put_template(&w, source, facts);
     put_details(&w, facts);
     gs_jsonw_key(&w, "model_info");
     gs_jsonw_raw(&w, info, strlen(info));
-    if (m->served) {
-        put_capabilities(&w, a, m->served);
-    } else {
-        gs_jsonw_key(&w, "capabilities");
-        gs_jsonw_raw(&w, "[]", 2);
-    }
-    key_time(&w, "modified_at", a->cfg.model->created_s);
+    put_capabilities(&w, a, m, source, facts);
+    key_time(&w, "modified_at", modified_s(a, m));
     gs_jsonw_end_obj(&w);
 }
 

@@ -642,7 +642,7 @@ static int find_model(gs_req *r) {
         m = r->api->models.v;
     if (m->state != GS_MODEL_READY)
         return gs_api_fail(&r->error, GS_ERR_UNAVAILABLE, "model",
-                           "The model '%.80s' is not in memory.", m->spec->name);
+                           "The model '%.80s' is not in memory.", m->name);
     r->entry = m;
     r->m = m->served;
     gs_models_use(m);

@@ -406,17 +406,13 @@ static void post_detokenize(gs_api *a, gs_http_request *rq, json_t *body) {
     run_job(a, rq, body, detokenize);
 }
 
-static bool template_has(const gs_served_model *m, const char *word) {
-    return strstr(gs_chat_template_source(m->chat), word) != NULL;
+bool gs_template_takes_tools(const char *source) {
+    return strstr(source, "tools") != NULL;
 }
 
-bool gs_model_takes_tools(const gs_served_model *m) {
-    return template_has(m, "tools");
-}
-
-bool gs_model_thinks(const gs_served_model *m) {
-    return template_has(m, "enable_thinking") || template_has(m, "<think>") ||
-           template_has(m, "reasoning_effort");
+bool gs_template_thinks(const char *source) {
+    return strstr(source, "enable_thinking") || strstr(source, "<think>") ||
+           strstr(source, "reasoning_effort");
 }
 
 /* ---- Generation

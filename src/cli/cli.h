@@ -11,6 +11,7 @@
 #include "base/pool.h"
 #include "config/config.h"
 #include "engine/backend.h"
+#include "pull/pull.h"
 #include "sched/cost.h"
 #include "sched/sim.h"
 
@@ -26,6 +27,8 @@ typedef struct gs_command {
 int gs_cmd_serve(int argc, char **argv);
 int gs_cmd_run(int argc, char **argv);
 int gs_cmd_models(int argc, char **argv);
+/* inspect.c: prints what a GGUF file holds. */
+int gs_models_inspect(const char *path, char *err, size_t errlen);
 int gs_cmd_perplexity(int argc, char **argv);
 int gs_cmd_bench(int argc, char **argv);
 int gs_bench_engine(int argc, char **argv); /* bench --engine */
@@ -83,16 +86,13 @@ int gs_loader_prepare(void *loader, gs_backend *b, bool (*busy)(void *), void *b
 void gs_loader_keep_learned(gs_loader *l, const gs_cost *learned);
 void gs_loader_close(gs_loader *l);
 gs_pool *gs_loader_pool(const gs_loader *l); /* of the first model, to share; NULL: has none */
-/* "Qwen3-4B-Q4_K_M" of "/models/Qwen3-4B-Q4_K_M.gguf". */
-void gs_model_file_name(const char *path, char *out, size_t n);
 
 /*
  * model_list.c: the models beside the first: sections [model NAME] of the configuration, and GGUF
- * files in the folders of models. specs and loading are what gs_api_config wants.
+ * files in the folders of models. loading is what gs_api_config wants.
  */
 typedef struct gs_model_list {
-    gs_model_spec *specs; /* [n] */
-    int n;
+    const gs_config *cfg;
     gs_model_loading loading;
     uint64_t memory_bytes; /* budget of all models */
     gs_loader *first;
@@ -103,6 +103,13 @@ typedef struct gs_model_list {
 int gs_model_list_init(gs_model_list *l, const gs_config *cfg, gs_loader *first, char *err,
                        size_t errlen);
 void gs_model_list_deinit(gs_model_list *l); /* after the API was freed */
+/* All models that there are, the first one among them. gs_model_list_free in every case. */
+int gs_model_list_all(const gs_config *cfg, gs_model_spec ***out, int *n, char *err, size_t errlen);
+void gs_model_list_free(gs_model_spec **specs, int n);
+/* models.folder, or models in the folder of data; made when it is not there. */
+int gs_models_folder(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
+/* What a pull into that folder is allowed to do; borrows cfg and folder. */
+gs_pull_config gs_models_pull_config(const gs_config *cfg, const char *folder);
 /* prefixes.c: prefix.files as tokens; gs_prefixes_free in every case. An error names the file. */
 int gs_prefixes_load(const gs_config *cfg, const gs_served_model *m, gs_public_prefixes *out,
                      char *err, size_t errlen);

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -23,12 +24,18 @@ static const gs_sandbox_rule always[] = {
 
 /* What names and certificates of other machines are looked up in. */
 static const gs_sandbox_rule connecting[] = {
-    {"/etc/resolv.conf", GS_SANDBOX_READ}, {"/run/systemd/resolve", GS_SANDBOX_READ},
-    {"/etc/hosts", GS_SANDBOX_READ},       {"/etc/nsswitch.conf", GS_SANDBOX_READ},
-    {"/etc/host.conf", GS_SANDBOX_READ},   {"/etc/gai.conf", GS_SANDBOX_READ},
-    {"/etc/services", GS_SANDBOX_READ},    {"/etc/ssl", GS_SANDBOX_READ},
-    {"/usr/lib/ssl", GS_SANDBOX_READ},     {"/usr/share/ca-certificates", GS_SANDBOX_READ},
+    {"/etc/resolv.conf", GS_SANDBOX_READ},
+    {"/run/systemd/resolve", GS_SANDBOX_READ},
+    {"/etc/hosts", GS_SANDBOX_READ},
+    {"/etc/nsswitch.conf", GS_SANDBOX_READ},
+    {"/etc/host.conf", GS_SANDBOX_READ},
+    {"/etc/gai.conf", GS_SANDBOX_READ},
+    {"/etc/services", GS_SANDBOX_READ},
+    {"/etc/ssl", GS_SANDBOX_READ},
+    {"/usr/lib/ssl", GS_SANDBOX_READ},
+    {"/usr/share/ca-certificates", GS_SANDBOX_READ},
     {"/usr/lib", GS_SANDBOX_READ}, /* name services that libc loads */
+    {"/proc/sys/kernel/random/boot_id", GS_SANDBOX_READ},
 };
 
 /* What commands that switch a machine on are found in. */
@@ -115,9 +122,10 @@ static void add_options(list *l, const gs_config *c) {
         add(l, c->prefix_files.items[i], GS_SANDBOX_READ);
 }
 
-/* Only who lends work to other machines reaches any. */
+/* Only who lends work to other machines, or fetches models itself, reaches any. */
 static unsigned allowed(const gs_config *cfg) {
-    unsigned allow = cfg->n_workers > 0 || cfg->server_add_workers ? GS_SANDBOX_CONNECT : 0;
+    const bool connects = cfg->n_workers > 0 || cfg->server_add_workers || cfg->models_pull;
+    unsigned allow = connects ? GS_SANDBOX_CONNECT : 0;
     for (size_t i = 0; i < cfg->n_workers; i++)
         if (cfg->workers[i].power_on[0])
             allow |= GS_SANDBOX_EXEC;
@@ -140,15 +148,18 @@ static void add_workers(list *l, const gs_config *cfg) {
         add_rules(l, executing, COUNT(executing));
 }
 
-static void collect(list *l, const gs_config *cfg, const char *state, const char *keys_file) {
+static void collect(list *l, const gs_config *cfg, const gs_confine_paths *p) {
     char dir[GS_DIRS_MAX_PATH];
     add_rules(l, always, COUNT(always));
-    add(l, state, GS_SANDBOX_WRITE);
+    add(l, p->state, GS_SANDBOX_WRITE);
+    add(l, p->models, GS_SANDBOX_WRITE);
+    if (cfg->models_pull)
+        add(l, getenv("SSL_CERT_FILE"), GS_SANDBOX_READ);
     add(l, cfg->record_folder, GS_SANDBOX_WRITE);
     if (gs_dirs_state(dir, sizeof(dir), NULL, 0) == 0) /* device.json */
         add(l, dir, GS_SANDBOX_WRITE);
-    if (keys_file[0])
-        add_folder_of(l, keys_file);
+    if (p->keys_file[0])
+        add_folder_of(l, p->keys_file);
     add_options(l, cfg);
     for (size_t i = 0; i < cfg->model_dirs.n; i++)
         add_models(l, cfg->model_dirs.items[i]);
@@ -163,12 +174,12 @@ static void collect(list *l, const gs_config *cfg, const char *state, const char
     add_models_below(l, gs_dirs_cache);
 }
 
-void gs_confine_files(const gs_config *cfg, const char *state, const char *keys_file) {
+void gs_confine_files(const gs_config *cfg, const gs_confine_paths *paths) {
     char err[GS_DIRS_MAX_PATH + 64] = "";
     list l = {0};
     if (!cfg->server_sandbox)
         return;
-    collect(&l, cfg, state, keys_file);
+    collect(&l, cfg, paths);
     int rc = l.failed ? gs_fail(err, sizeof(err), GS_ERR_NOMEM, "out of memory")
                       : gs_sandbox_harden(err, sizeof(err));
     if (rc == 0)

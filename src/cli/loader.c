@@ -17,6 +17,7 @@
 #include "engine/encoder.h"
 #include "engine/native.h"
 #include "kernels/kernels.h"
+#include "pull/names.h"
 
 #define DEFAULT_MODEL "SmolLM2-135M-Instruct.Q4_1.gguf"
 #define DEFAULT_MODEL_HINT                                                                         \
@@ -58,14 +59,6 @@ int gs_model_path(const gs_config *cfg, char *out, size_t outlen, char *err, siz
         return gs_fail(err, errlen, GS_ERR_NOT_FOUND, "no model: %s is not there; %s", out,
                        DEFAULT_MODEL_HINT);
     return 0;
-}
-
-void gs_model_file_name(const char *path, char *out, size_t n) {
-    const char *slash = strrchr(path, '/');
-    snprintf(out, n, "%.*s", (int)n - 1, slash ? slash + 1 : path);
-    size_t len = strlen(out);
-    if (len > 5 && strcmp(out + len - 5, ".gguf") == 0)
-        out[len - 5] = '\0';
 }
 
 static int open_text_side(gs_loader *l, const gs_gguf *g, char *err, size_t errlen) {
@@ -357,6 +350,8 @@ static int load_weights(gs_loader *l, loaded *x, char *err, size_t errlen) {
     if (!x->pool || !packing)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "could not start the compute threads");
     int rc = gs_model_load(x->gguf, packing, show_progress, l, &x->model, err, errlen);
+    if (rc == 0 && gs_gguf_is_damaged(x->gguf))
+        rc = gs_fail(err, errlen, GS_ERR_FORMAT, "the file became shorter while it was read");
     if (packing != x->pool)
         gs_pool_free(packing);
     return rc;
@@ -419,6 +414,7 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
     const gs_config *c = l->cfg;
     char path[GS_DIRS_MAX_PATH + 64];
     int rc = gs_model_path(c, path, sizeof(path), err, errlen);
+    snprintf(l->served.path, sizeof(l->served.path), "%.4000s", path);
     if (rc == 0)
         rc = gs_kernels_init(c->engine_isa, err, errlen);
     if (rc == 0)
@@ -438,7 +434,7 @@ static int open_native(gs_loader *l, loaded *x, gs_backend **out, char *err, siz
     gs_gguf_close(x->gguf);
     x->gguf = NULL;
     if (!l->served.name[0])
-        gs_model_file_name(path, l->served.name, sizeof(l->served.name));
+        gs_model_name_of_path(path, l->served.name);
     gs_native_config nc = {.model = x->model,
                            .pool = x->pool,
                            .max_seqs = c->engine_max_seqs,

@@ -37,6 +37,9 @@ typedef struct server {
     char keys_file[GS_DIRS_MAX_PATH]; /* "": none */
     char state[GS_DIRS_MAX_PATH];     /* folder of what is kept; "": none, for this reason */
     char state_reason[512];
+    char folder[GS_DIRS_MAX_PATH]; /* of models that are pulled; "": none, for this reason */
+    char folder_reason[512];
+    gs_pull_config pull;
     gs_model_alias aliases[GS_CONFIG_MAX_ALIASES];
     uv_timer_t loading; /* watches the engine until it is ready */
     uv_timer_t last_words;
@@ -161,9 +164,11 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     hc.keep_alive_ms = (int)c->server_keep_alive_ms;
     hc.max_body_bytes = (size_t)c->server_max_body_kb * 1024;
     gs_api_config ac = {.model = &s->loader.served,
-                        .models = s->models.specs,
-                        .n_models = s->models.n,
                         .loading = &s->models.loading,
+                        .may_pull = c->models_pull,
+                        .pull = s->folder[0] ? &s->pull : NULL,
+                        .pull_reason = s->folder_reason,
+                        .rescan_ms = (int)c->models_rescan_ms,
                         .memory_bytes = s->models.memory_bytes,
                         .api_keys = (const char *const *)c->server_api_keys.items,
                         .n_api_keys = (int)c->server_api_keys.n,
@@ -247,6 +252,15 @@ static void find_state(server *s) {
     gs_warn("serve", "files and batches are not available: %s", s->state_reason);
 }
 
+static void find_models_folder(server *s) {
+    if (gs_models_folder(&s->cfg, s->folder, sizeof(s->folder), s->folder_reason,
+                         sizeof(s->folder_reason)) != 0) {
+        gs_warn("serve", "no models can be pulled: %s", s->folder_reason);
+        s->folder[0] = '\0';
+    }
+    s->pull = gs_models_pull_config(&s->cfg, s->folder);
+}
+
 static int read_aliases(server *s, char *err, size_t errlen) {
     for (size_t i = 0; i < s->cfg.n_aliases; i++) {
         const gs_config_alias *a = &s->cfg.aliases[i];
@@ -283,7 +297,8 @@ int gs_cmd_serve(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is as a full disk */
     find_state(&s);
     gs_thread_wake_soon(); /* before the walls, which know no such call */
-    gs_confine_files(&s.cfg, s.state, s.keys_file);
+    find_models_folder(&s);
+    gs_confine_files(&s.cfg, &(gs_confine_paths){s.state, s.folder, s.keys_file});
     uv_loop_init(&s.loop);
     rc = listen_and_load(&s, err, sizeof(err));
     gs_config_wipe_secrets(&s.cfg, argc, argv); /* hashed by now */

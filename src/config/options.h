@@ -17,6 +17,7 @@
 #define GS_CONFIG_SECTIONS(X)                                                                      \
     X(server, "Network side: addresses, keys and limits of connections.")                          \
     X(model, "The model that is served.")                                                          \
+    X(models, "Where further models come from and where they are kept, see models.md.")            \
     X(engine, "Compute threads and the size of one step.")                                         \
     X(kv, "Memory for the attention cache and the prefix cache.")                                  \
     X(memory, "What models may take together.")                                                    \
@@ -134,6 +135,26 @@
     "last one. For embeddings from a model that was made for text, mean or last.")                 \
   X(model, warm_up, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                             \
     "Run one step before the server says that it is ready.")                                       \
+  X(models, folder, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                 \
+    "Folder that models are pulled into. Empty: models in the folder of the user's data.")         \
+  X(models, pull, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP,                              \
+    "The server itself may fetch models (/api/pull), which opens its walls (server.sandbox) to "   \
+    "other machines. Without it `gamasot models pull` does.")                                      \
+  X(models, hosts, LIST, NULL,                                                                     \
+    "*.ollama.ai,*.huggingface.co,*.hf.co,*.r2.cloudflarestorage.com", 0, 64, NULL,                \
+    GS_CONFIG_STARTUP,                                                                             \
+    "Hosts that models may come from, redirects included: HOST[:PORT] over https, *.HOST for it "  \
+    "and all below it, http://HOST[:PORT] without encryption, too. Empty: none.")                  \
+  X(models, registry_url, STRING, NULL, "https://registry.ollama.ai", 0, 0, NULL,                  \
+    GS_CONFIG_STARTUP, "Registry that names without a host are asked of.")                         \
+  X(models, hf_url, STRING, NULL, "https://huggingface.co", 0, 0, NULL, GS_CONFIG_STARTUP,         \
+    "Where the repositories of hf:OWNER/REPO/FILE are: Hugging Face or a mirror of it.")           \
+  X(models, min_free_mb, SIZE_MB, NULL, "1024", 0, 1073741824, NULL, GS_CONFIG_STARTUP,            \
+    "Space that is left to others on the disk of models.folder.")                                  \
+  X(models, rescan_ms, DURATION_MS, NULL, "2000", 10, 3600000, NULL,                               \
+    GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN, "How often the folders of models are looked at.")        \
+  X(models, retry_ms, DURATION_MS, NULL, "500", 0, 60000, NULL,                                    \
+    GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN, "Pause before a download that broke goes on.")           \
   X(engine, threads, INT, "threads", "0", 0, 1024, NULL, GS_CONFIG_STARTUP,                        \
     "Compute threads. 0: as many as the process has CPUs.")                                        \
   X(engine, pin, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                                \
