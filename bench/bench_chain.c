@@ -158,14 +158,14 @@ static int bench_rows(chain *c, int rows, int repeats, bool barriers) {
         for (int mode = 0; mode < N_MODES; mode += barriers ? 1 : N_MODES - 1) {
             c->flags = mode;
             memset(c->x, 0, (size_t)rows * (size_t)hp->n_embd * sizeof *c->x);
-            double s = timed_run(c->pool, step, c);
+            double s = gs_timed_run(c->pool, step, c);
             if (r >= 0)
                 ms[mode][r] = 1e3 * s;
         }
     if (ok) {
         printf("{\"test\":\"chain\",\"m\":%d", rows);
         for (int mode = 0; mode < N_MODES; mode += barriers ? 1 : N_MODES - 1)
-            printf(",\"%s_ms\":%.4f", g_modes[mode], median(ms[mode], repeats));
+            printf(",\"%s_ms\":%.4f", g_modes[mode], gs_median(ms[mode], repeats));
         printf("}\n");
         fflush(stdout);
     }
@@ -200,7 +200,7 @@ static void print_model(const gs_model *m) {
 }
 
 static void print_machine(gs_pool *pool) {
-    ceilings c = measure_ceilings(pool);
+    gs_ceilings c = gs_ceilings_measure(pool);
     printf("{\"test\":\"machine\",\"isa\":\"%s\",\"threads\":%d,\"int8_gops\":%.1f,"
            "\"read_gbs\":%.2f}\n",
            gs_isa_name(gs_kernels_isa()), gs_pool_threads(pool), c.gops, c.gbs);

@@ -87,7 +87,7 @@ static void fill_rows(uint8_t *src, gs_qtype type, size_t bytes) {
 }
 
 static int bench_type(gs_pool *pool, gs_qtype type, int32_t k, int32_t n, const int *ms, int n_ms,
-                      int repeats, ceilings c) {
+                      int repeats, gs_ceilings c) {
     const gs_qtype_info *info = gs_qtype_get((uint32_t)type);
     gs_mat m;
     if (gs_mat_init(&m, type, n, k) != 0)
@@ -125,7 +125,7 @@ static int bench_type(gs_pool *pool, gs_qtype type, int32_t k, int32_t n, const 
         run_once(pool, gemm_job, &j);
         for (int r = 0; r < repeats; r++)
             v[r] = run_once(pool, gemm_job, &j);
-        double t = median(v, repeats), ops = 2.0 * n * (double)k * ms[i] * j.n_mats;
+        double t = gs_median(v, repeats), ops = 2.0 * n * (double)k * ms[i] * j.n_mats;
         double gops = ops / t * 1e-9, gbs = (double)bytes * j.n_mats / t * 1e-9;
         printf(
             "%-7s %5dx%-5d m %3d thr %d  %8.1f GOP/s (%3.0f %%)  %6.2f GB/s (%3.0f %%)  %.3f ms\n",
@@ -179,7 +179,7 @@ int main(int argc, char **argv) {
     gs_pool *pool = gs_pool_create(threads, true);
     if (!pool)
         return 1;
-    ceilings c = measure_ceilings(pool);
+    gs_ceilings c = gs_ceilings_measure(pool);
     printf("isa %s, %d threads: int8 peak %.0f GOP/s, streaming read %.1f GB/s\n",
            gs_isa_name(gs_kernels_isa()), gs_pool_threads(pool), c.gops, c.gbs);
     static const char *const all[] = {"Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q6_K", "Q8_0", "F16"};

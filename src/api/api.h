@@ -62,8 +62,9 @@ typedef struct gs_loaded_model {
     const gs_cost *cost;     /* NULL: learned */
     gs_prepare_fn prepare;   /* for GS_QUERY_ATTACH */
     void *prepare_arg;
-    uint64_t bytes; /* as in served */
-    void *impl;     /* the loader's; NULL: nothing there */
+    const gs_public_prefixes *prefixes; /* NULL: none */
+    uint64_t bytes;                     /* as in served */
+    void *impl;                         /* the loader's; NULL: nothing there */
 } gs_loaded_model;
 
 /* How models are brought into memory. Called on a thread of its own, one call at a time; release

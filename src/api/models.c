@@ -438,7 +438,8 @@ static void attach(gs_api *a, gs_model_entry *m) {
                           .backend = m->loaded.backend,
                           .cost = m->loaded.cost,
                           .prepare = m->loaded.prepare,
-                          .prepare_arg = m->loaded.prepare_arg};
+                          .prepare_arg = m->loaded.prepare_arg,
+                          .prefixes = m->loaded.prefixes};
     m->loaded.backend = NULL;
     gs_engine_ask(a->engine, &m->query);
 }

@@ -27,6 +27,9 @@ typedef struct gs_command {
 int gs_cmd_serve(int argc, char **argv);
 int gs_cmd_run(int argc, char **argv);
 int gs_cmd_models(int argc, char **argv);
+/* recommend.c: prints what this machine can carry: known models, or the files. */
+int gs_models_recommend(const gs_config *cfg, char **files, int n_files, bool json, char *err,
+                        size_t errlen);
 /* inspect.c: prints what a GGUF file holds. */
 int gs_models_inspect(const char *path, char *err, size_t errlen);
 int gs_cmd_perplexity(int argc, char **argv);

@@ -13,7 +13,7 @@
 static const gs_command commands[] = {
     {"serve",      "[options]",              "serve a model over HTTP",                        gs_cmd_serve,      false},
     {"run",        "[options] PROMPT",       "answer one prompt in the terminal",              gs_cmd_run,        false},
-    {"models",     "list|pull|rm|copy|inspect", "models: which there are, bring, remove",      gs_cmd_models,     false},
+    {"models",     "list|pull|rm|copy|recommend|inspect", "models: which there are, bring, remove",      gs_cmd_models,     false},
     {"perplexity", "[options] TEXT_FILE",    "perplexity of a text (lower is better)",         gs_cmd_perplexity, false},
     {"bench",      "--url URL --trace FILE", "play a trace against a server; --engine: no server", gs_cmd_bench,   false},
     {"trace",      "generate|import|info",   "make, convert and describe traces",              gs_cmd_trace,      false},

@@ -226,6 +226,15 @@ static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int 
         gs_free(l);
         return rc;
     }
+    /* Without them it is slower the first time, no worse. */
+    gs_backend_info info;
+    char why[256] = "";
+    out->backend->ops->info(out->backend, &info);
+    if (!info.whole_prompts &&
+        gs_prefixes_load(&k->cfg, &l->served, &l->prefixes, why, sizeof(why)) == 0)
+        out->prefixes = &l->prefixes;
+    else if (!info.whole_prompts)
+        gs_warn("models", "name=%s %s", k->name, why);
     out->served = &l->served;
     out->cost = k->cfg.model_backend == GS_CONFIG_BACKEND_NATIVE ? &l->cost : NULL;
     out->prepare = gs_loader_prepare;

@@ -210,12 +210,16 @@ static int inspect(const models_args *x, char **arg, char *err, size_t errlen) {
     return rc != 0 ? rc : gs_models_inspect(path, err, errlen);
 }
 
+static int recommend(const models_args *x, char **arg, char *err, size_t errlen) {
+    return gs_models_recommend(&x->cfg, arg, x->cfg.n_positional - 1, x->json, err, errlen);
+}
+
 /* ---- The command ------------------------------------------------------------------------------
  */
 
 static const struct {
     const char *name, *args;
-    int n_args;
+    int n_args;  /* -1: any number */
     bool folder; /* needs the folder that models are pulled into */
     int (*run)(const models_args *x, char **arg, char *err, size_t errlen);
     const char *help;
@@ -226,6 +230,8 @@ static const struct {
      "(--as NAME, --sha256 HEX)"},
     {"rm", "NAME", 1, true, rm, "remove a model that was pulled"},
     {"copy", "NAME NEW", 2, true, copy, "give a model a second name"},
+    {"recommend", "[FILE...]", -1, false, recommend,
+     "what this machine can carry, and how fast (--json); or how fast these files would be"},
     {"inspect", "FILE|NAME", 1, false, inspect,
      "what a GGUF file holds, and whether it can be served"},
 };
@@ -233,7 +239,7 @@ static const struct {
 static int usage(FILE *f) {
     fprintf(f, "usage: gamasot models ACTION\n\n");
     for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++)
-        fprintf(f, "  %-8s %-10s %s\n", actions[i].name, actions[i].args, actions[i].help);
+        fprintf(f, "  %-9s %-10s %s\n", actions[i].name, actions[i].args, actions[i].help);
     return f == stdout ? 0 : 2;
 }
 
@@ -243,7 +249,7 @@ static int run_action(models_args *x, char *err, size_t errlen) {
     for (size_t i = 0; n > 0 && i < sizeof(actions) / sizeof(actions[0]); i++) {
         if (strcmp(word[0], actions[i].name) != 0)
             continue;
-        if (n - 1 != actions[i].n_args)
+        if (actions[i].n_args >= 0 && n - 1 != actions[i].n_args)
             break;
         int rc = actions[i].folder
                      ? gs_models_folder(&x->cfg, x->folder, sizeof(x->folder), err, errlen)

@@ -178,7 +178,8 @@ static void report_ends(gs_engine *e) {
     gs_seq_end end;
     for (int32_t i = 0; i < e->n_active; i++)
         while (gs_sched_next_end(e->scheds[i], &end))
-            finish(e, end.user, &end);
+            if (!gs_lane_warm_ended(e->active[i], end.user, &end))
+                finish(e, end.user, &end);
 }
 
 /* ---- Inbox
@@ -578,6 +579,16 @@ static void attach(gs_engine *e, gs_query *q) {
     const int rc = add_lane(e, b, q->cost, q->err, sizeof(q->err));
     q->code = rc < 0 ? rc : GS_OK;
     q->lane = rc < 0 ? -1 : rc;
+    if (rc >= 0 && !e->cfg.no_prefix_cache)
+        e->lanes[rc]->prefixes = q->prefixes;
+}
+
+/* Further lanes serve while theirs are computed, as other work without hurry. */
+static void warm_further(gs_engine *e) {
+    for (int32_t i = 1; i < e->n_active; i++)
+        if (!gs_lane_is_warm(e->active[i]))
+            gs_lane_warm(e->active[i], GS_CLASS_UTILITY, atomic_fetch_add(&e->next_id, 1) + 1,
+                         gs_now_ns());
 }
 
 /* Lane 0 is the one that the engine was created with: it stays. */
@@ -586,6 +597,11 @@ static void detach(gs_engine *e, gs_query *q) {
     q->code = l ? GS_OK : GS_ERR_NOT_FOUND;
     if (!l)
         return;
+    if (l->warming) { /* nobody will have use of it */
+        l->prefixes = NULL;
+        gs_sched_cancel(l->sched, l->warming->desc.id, gs_now_ns());
+        report_ends(e);
+    }
     gs_lane_count(l);
     if (l->stats.n_running + l->stats.n_waiting > 0) {
         q->code = GS_ERR_EXISTS;
@@ -638,6 +654,7 @@ static void engine_loop(gs_engine *e) {
         gs_plan plan;
         drain_inbox(e);
         handle_changes(e); /* before planning: what waited for them may run now */
+        warm_further(e);
         const int32_t at = gs_turns_plan(e->scheds, e->n_active, gs_now_ns(), &plan);
         if (plan.n_items > 0)
             run_step(e, at, &plan);
@@ -665,51 +682,17 @@ static int open_first(gs_engine *e) {
     return rc;
 }
 
-/* Computes one public prefix by the usual steps; nobody else is there yet. */
-static int compute_prefix(gs_engine *e, const gs_public_prefix *p) {
-    gs_sched *sched = e->lanes[0]->sched;
-    gs_admission adm;
-    gs_seq_end end = {0};
-    gs_seq *q = gs_seq_create(p->tokens, p->n, 0);
-    if (!q)
-        return GS_ERR_NOMEM;
-    q->desc.id = atomic_fetch_add(&e->next_id, 1) + 1;
-    q->desc.class_fixed = true;
-    q->desc.cache_scope = GS_KV_PUBLIC;
-    q->desc.prefill_only = true;
-    q->desc.n_public = p->n;
-    q->desc.arrival_ns = gs_now_ns();
-    int rc = gs_sched_submit(sched, &q->desc, q->desc.arrival_ns, &adm);
-    while (rc == 0 && !gs_sched_next_end(sched, &end)) {
+/* The first lane's public prefixes, by the usual steps; nobody else is there yet. */
+static void warm_first(gs_engine *e) {
+    gs_lane *l = e->lanes[0];
+    l->prefixes = e->cfg.no_prefix_cache ? NULL : e->cfg.prefixes;
+    while (!gs_lane_is_warm(l)) {
         gs_plan plan;
-        gs_sched_plan(sched, gs_now_ns(), &plan);
+        gs_lane_warm(l, GS_CLASS_CHAT, atomic_fetch_add(&e->next_id, 1) + 1, gs_now_ns());
+        gs_sched_plan(l->sched, gs_now_ns(), &plan);
         if (plan.n_items > 0)
             run_step(e, 0, &plan);
-    }
-    if (rc == 0 && end.reason == GS_END_ERROR)
-        rc = end.err;
-    gs_seq_free(q);
-    return rc;
-}
-
-static void warm_prefixes(gs_engine *e) {
-    gs_kv *kv = e->lanes[0]->kv;
-    const gs_public_prefixes *all = e->cfg.prefixes;
-    for (int32_t i = 0; all && !e->cfg.no_prefix_cache && i < all->n; i++) {
-        const gs_public_prefix *p = &all->items[i];
-        gs_kv_stats k;
-        gs_kv_get_stats(kv, &k);
-        const double blocks = k.n_pinned + (double)p->n / e->info[0].block_tokens;
-        if (blocks > all->pinned_share * k.n_blocks) {
-            gs_warn("engine", "prefix.files: the %d. does not fit prefix.pinned_share", i + 1);
-            continue;
-        }
-        int rc = compute_prefix(e, p);
-        uint32_t n = rc == 0 ? gs_kv_pin(kv, p->tokens, p->n) : 0;
-        if (rc != 0)
-            gs_warn("engine", "prefix.files: the %d. was not computed: %s", i + 1, gs_err_text(rc));
-        else
-            gs_info("engine", "shared prefix tokens=%d blocks=%u", p->n, n);
+        report_ends(e);
     }
 }
 
@@ -735,7 +718,7 @@ static void *engine_main(void *arg) {
     pthread_setname_np(pthread_self(), "gs-engine");
     int rc = open_first(e);
     if (rc == 0)
-        warm_prefixes(e);
+        warm_first(e);
     atomic_store(&e->state, rc == 0 ? GS_ENGINE_READY : GS_ENGINE_FAILED);
     e->posted = true;
     wake_owner(e);

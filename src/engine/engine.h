@@ -88,6 +88,20 @@ typedef struct gs_engine_settings {
  */
 typedef int (*gs_prepare_fn)(void *arg, gs_backend *b, bool (*busy)(void *), void *busy_arg);
 
+/* Prompts that are computed and kept for everybody: whoever's prompt begins like one of them finds
+ * it in the prefix cache. Charged to nobody. The first model's before the engine is READY, another
+ * one's once its lane is there, beside what runs. */
+typedef struct gs_public_prefix {
+    int32_t *tokens; /* whole blocks of them count */
+    int32_t n;
+} gs_public_prefix;
+
+typedef struct gs_public_prefixes {
+    gs_public_prefix *items;
+    int32_t n;
+    double pinned_share; /* of the KV pool, at most; further ones are left out, with a warning */
+} gs_public_prefixes;
+
 typedef enum gs_query_kind {
     GS_QUERY_QUEUE,     /* records: who runs and who waits, as gs_sched_snapshot */
     GS_QUERY_EXPLAIN,   /* records: of the living sequences among ids */
@@ -148,10 +162,11 @@ typedef struct gs_query {
     const gs_cost *cost; /* ATTACH: read after prepare, copied; NULL: learned */
     gs_prepare_fn prepare;
     void *prepare_arg;
-    int32_t lane;   /* answer to ATTACH; DETACH */
-    char err[256];  /* answer to ATTACH: a sentence with the code */
-    int64_t now_ns; /* answer: when it was given */
-    int code;       /* answer: 0, GS_ERR_INVALID, or GS_ERR_UNAVAILABLE: no model */
+    const gs_public_prefixes *prefixes; /* ATTACH: the lane's, valid as long as it is. NULL: none */
+    int32_t lane;                       /* answer to ATTACH; DETACH */
+    char err[256];                      /* answer to ATTACH: a sentence with the code */
+    int64_t now_ns;                     /* answer: when it was given */
+    int code; /* answer: 0, GS_ERR_INVALID, or GS_ERR_UNAVAILABLE: no model */
     /* engine's */
     gs_engine_msg msg;
     struct gs_query *next;
@@ -180,19 +195,6 @@ typedef struct gs_event {
         gs_query *answer; /* ANSWER */
     } u;
 } gs_event;
-
-/* Prompts that are computed before the engine is READY and kept for everybody: whoever's prompt
- * begins like one of them finds it in the prefix cache. Charged to nobody. */
-typedef struct gs_public_prefix {
-    int32_t *tokens; /* whole blocks of them count */
-    int32_t n;
-} gs_public_prefix;
-
-typedef struct gs_public_prefixes {
-    gs_public_prefix *items;
-    int32_t n;
-    double pinned_share; /* of the KV pool, at most; further ones are left out, with a warning */
-} gs_public_prefixes;
 
 /* Makes the backend; called once, on the engine thread. */
 typedef int (*gs_backend_open_fn)(void *arg, gs_backend **out, char *err, size_t errlen);

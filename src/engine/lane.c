@@ -90,6 +90,7 @@ int gs_lane_create(const gs_engine_config *cfg, gs_backend *backend, const gs_co
 gs_backend *gs_lane_free(gs_lane *l) {
     gs_backend *b = l->backend;
     gs_sched_free(l->sched);
+    gs_seq_free(l->warming);
     gs_kv_free(l->kv);
     gs_free(l->items);
     gs_free(l->samples);

@@ -13,10 +13,13 @@ typedef struct gs_lane {
     gs_backend_info info;
     gs_kv *kv;
     gs_sched *sched;
-    gs_batch_item *items;    /* [max_seqs] */
-    gs_sample *samples;      /* [max_seqs] */
-    gs_item_result *results; /* [max_seqs] */
-    gs_engine_stats stats;   /* the engine thread's; others see what was published */
+    gs_batch_item *items;               /* [max_seqs] */
+    gs_sample *samples;                 /* [max_seqs] */
+    gs_item_result *results;            /* [max_seqs] */
+    gs_engine_stats stats;              /* the engine thread's; others see what was published */
+    const gs_public_prefixes *prefixes; /* NULL: none */
+    int32_t n_warmed;                   /* of them: computed, or left out */
+    gs_seq *warming;                    /* the one that is being computed, or NULL */
 } gs_lane;
 
 /* Statistics that the engine thread writes and any thread reads. Word by word, so that each number
@@ -44,6 +47,13 @@ void gs_lane_collect(gs_lane *l, const gs_plan *plan, gs_guides *guides);
 /* What the step that has just been run was, and how right its prediction. */
 void gs_lane_count_step(gs_lane *l, const gs_plan *plan);
 void gs_lane_judge_prediction(gs_lane *l, const gs_plan *plan, int64_t elapsed_ns);
+/* warm.c: the lane's public prefixes, one after another, each by a sequence of the engine's own. */
+bool gs_lane_is_warm(const gs_lane *l);
+/* Submits the next one unless one is under way. id: of the sequence. */
+void gs_lane_warm(gs_lane *l, gs_class cls, gs_seq_id id, int64_t now_ns);
+/* The end of a sequence; false: it is not the lane's own. */
+bool gs_lane_warm_ended(gs_lane *l, const gs_seq *q, const gs_seq_end *end);
+
 /* Brings l->stats up to date. */
 void gs_lane_count(gs_lane *l);
 

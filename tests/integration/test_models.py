@@ -304,6 +304,33 @@ class Models(unittest.TestCase):
                     200, {}, json.dumps(line["response"]["body"]).encode())), r"^[0-9]{3}$")
             self.assertEqual(n_loads(server, "digits"), 1)
 
+    def test_shared_prefixes_of_each_model(self):
+        """Computed when a model comes, beside what runs; kept, and found by everybody."""
+        home = "".join(chr(97 + i * i % 26) for i in range(1000))
+        file = harness.TMP / "home-of-models.txt"
+        file.write_text(home)
+        path = config("prefixes", ("digits", fake()), ("plain", fake(prefix_files="")),
+                      head=f"[prefix]\nfiles = {file}\n")
+        with Server("--config", path) as server:
+            def cached(model, user):
+                r = chat(server, model, 2, user=user, messages=[
+                    {"role": "system", "content": home}, {"role": "user", "content": "what?"}])
+                self.assertEqual(r.status, 200, r.text)
+                return r.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+            self.assertGreaterEqual(cached("fake", "ann"), 1000 - 32)
+            chat(server, "digits", 1)
+            wait_until("it is computed", lambda: "shared prefix lane=1" in server.log())
+            self.assertGreaterEqual(cached("digits", "ben"), 1000 - 32)
+            self.assertLess(cached("plain", "ann"), 64)
+            server.wait_idle()
+            # Gone and back: computed again.
+            server.post("/api/generate", {"model": "digits", "keep_alive": 0})
+            wait_until("it has gone", lambda: states(server)["digits"] == "unloaded")
+            chat(server, "digits", 1)
+            wait_until("it is computed again",
+                       lambda: server.log().count("shared prefix lane=") >= 3)
+            self.assertGreaterEqual(cached("digits", "carl"), 1000 - 32)
+
     def test_metrics_name_the_model(self):
         path = config("metrics", ("digits", fake()))
         with Server("--config", path) as server:

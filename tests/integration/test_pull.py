@@ -11,7 +11,7 @@ import time
 import unittest
 
 import harness
-from harness import SharedServer, cli, wait_until
+from harness import SharedServer, cli, model_path, wait_until
 from model_source import Source, gguf, sha256
 
 KILLS = 20
@@ -243,6 +243,37 @@ class Pull(unittest.TestCase):
         self.fails(f"{self.source.url}/a.gguf", "401")
         self.source.status = 400
         self.fails(f"{self.source.url}/a.gguf", "400")
+
+
+class Recommend(unittest.TestCase):
+    def test_what_the_machine_can_carry(self):
+        status, out, err = cli("models", "recommend", "--json")
+        self.assertEqual(status, 0, err)
+        said = json.loads(out)
+        self.assertGreater(said["memory_gb_per_s"], 0)
+        self.assertGreater(said["free_gb"], 0)
+        rows = {(m["model"], m["quantization"]): m for m in said["models"]}
+        small, large = rows["SmolLM2-135M", "Q8_0"], rows["Qwen3-14B", "Q8_0"]
+        for use in ("voice", "chat"):
+            for time in ("ttft_ms", "tpot_ms"):
+                self.assertGreater(small[use][time], 0)
+                self.assertGreater(large[use][time], 10 * small[use][time])
+        self.assertAlmostEqual(large["memory_mb"] / 15700, 1, delta=0.05)  # 14.8e9 * 34 / 32
+        self.assertFalse(large["voice"]["holds"] and not large["fits"])
+
+    def test_how_fast_a_file_would_be(self):
+        path = model_path()
+        status, out, err = cli("models", "recommend", "--json", path)
+        self.assertEqual(status, 0, err)
+        (one,) = json.loads(out)["models"]
+        size = os.path.getsize(path) / 1e6
+        # The file, and the cache of one chat.
+        self.assertGreater(one["memory_mb"], 0.95 * size)
+        self.assertLess(one["memory_mb"], size + 60)
+        self.assertGreater(one["chat"]["ttft_ms"], one["voice"]["ttft_ms"])
+        status, out, err = cli("models", "recommend", "/nowhere/x.gguf")
+        self.assertEqual((status, out.count("x.gguf")), (1, 0))
+        self.assertIn("/nowhere/x.gguf", err)
 
 
 class Served(SharedServer):
