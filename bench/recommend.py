@@ -32,11 +32,11 @@ def predict(program, model):
 
 
 class Server:
-    def __init__(self, program, model):
+    def __init__(self, program, model, *options):
         self.state = tempfile.TemporaryDirectory()
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [program, "serve", "--port", "0", "--model", model, "--store.folder", self.state.name],
+            [program, "serve", "--port", "0", "--model", model, "--store.folder", self.state.name, *options],
             stdout=self.log, stderr=self.log)
         self.port = None
 

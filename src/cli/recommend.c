@@ -275,8 +275,13 @@ static int load_of_file(machine *m, const char *path, shape *s, load *l, char *e
             add_output(m, l, t->type, n, true);
         else if (embd)
             l->bytes += (double)t->n_bytes;
-        else
-            add_weights(m, l, t->type, n);
+        else {
+            /* Of experts a token goes through some. */
+            const double part =
+                t->n_dims > 2 && hp.n_experts > 0 ? (double)hp.n_experts_used / hp.n_experts : 1.0;
+            add_weights(m, l, t->type, n * part);
+            l->bytes += (double)t->n_bytes * (1.0 - part);
+        }
     }
     gs_gguf_close(g);
     return 0;
