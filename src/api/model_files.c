@@ -209,7 +209,7 @@ static gs_model_entry *find_file(const gs_api *a, const char *field, const char 
         return NULL;
     }
     gs_model_entry *m = gs_models_find(a, want, &alias);
-    const char *name = m == a->models.v ? a->cfg.model->name : m ? m->name : "";
+    const char *name = !m ? "" : m->spec ? m->name : a->cfg.model->name;
     if (m && !alias && gs_model_name_match(want, name) >= GS_NAME_TAGGED)
         return m;
     gs_api_fail(e, GS_ERR_NOT_FOUND, field, "The model '%.80s' does not exist here.", want);
@@ -254,7 +254,7 @@ void gs_models_post_delete(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_files_job j = {.run = run_delete};
     const char *want = text_of(body, "model") ? text_of(body, "model") : text_of(body, "name");
     const gs_model_entry *m = find_file(a, "model", want, &e);
-    if (m == a->models.v)
+    if (m && !m->spec)
         gs_api_fail(&e, GS_ERR_FORBIDDEN, "model",
                     "'%.80s' is the model that this server was started with; it stays.", want);
     else if (m && m->spec->path[0] == '\0')
@@ -278,7 +278,7 @@ void gs_models_post_copy(gs_api *a, gs_http_request *rq, json_t *body) {
     char file[600], why[256] = "";
     const char *to = text_of(body, "destination");
     const gs_model_entry *m = find_file(a, "source", text_of(body, "source"), &e);
-    const char *path = m == a->models.v ? a->cfg.model->path : m ? m->spec->path : "";
+    const char *path = !m ? "" : m->spec ? m->spec->path : a->cfg.model->path;
     const size_t n = to ? strlen(to) : 0;
     const bool latest = n > 7 && strcmp(to + n - 7, ":latest") == 0;
     if (m && !path[0])

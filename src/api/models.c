@@ -87,35 +87,45 @@ const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_a
     return *alias ? (*alias)->name : name_of(a, m);
 }
 
-/* The models in their order, without those that have gone; NULL: no more. */
-static gs_model_entry *listed(const gs_api *a, int *i) {
-    if (*i == 0)
-        return a->models.v;
+static int n_listed(const gs_api *a) {
+    int n = 1;
     for (int k = 0; k < a->models.n_order; k++)
-        if (!a->models.v[a->models.order[k]].gone && --*i == 0)
-            return &a->models.v[a->models.order[k]];
-    --*i;
+        n += !a->models.v[a->models.order[k]].gone;
+    return n;
+}
+
+/* The i-th of the models in their order, without those that have gone; i < n_listed. */
+static gs_model_entry *listed(const gs_api *a, int i) {
+    int at = 0;
+    for (int k = 0; k < a->models.n_order && i > 0; k++) {
+        at = a->models.order[k];
+        i -= !a->models.v[at].gone;
+    }
+    return &a->models.v[at];
+}
+
+/* The i-th alias of those whose model is there; NULL: no more. */
+static const gs_model_alias *listed_alias(const gs_api *a, int i) {
+    for (int k = 0; k < a->cfg.n_aliases; k++)
+        if (alias_target(a, &a->cfg.aliases[k]) && i-- == 0)
+            return &a->cfg.aliases[k];
     return NULL;
 }
 
 const char *gs_api_served_name(const gs_api *a, int i) {
-    const gs_model_entry *m = listed(a, &i);
-    if (m)
-        return name_of(a, m);
-    for (int k = 0; k < a->cfg.n_aliases; k++)
-        if (alias_target(a, &a->cfg.aliases[k]) && i-- == 0)
-            return a->cfg.aliases[k].name;
-    return NULL;
+    const int n = n_listed(a);
+    if (i < n)
+        return name_of(a, listed(a, i));
+    const gs_model_alias *x = listed_alias(a, i - n);
+    return x ? x->name : NULL;
 }
 
 const gs_model_entry *gs_models_served(const gs_api *a, int i) {
-    const gs_model_entry *m = listed(a, &i);
-    for (int k = 0; k < a->cfg.n_aliases && !m; k++) {
-        const gs_model_entry *target = alias_target(a, &a->cfg.aliases[k]);
-        if (target && i-- == 0)
-            m = target;
-    }
-    return m;
+    const int n = n_listed(a);
+    if (i < n)
+        return listed(a, i);
+    const gs_model_alias *x = listed_alias(a, i - n);
+    return x ? alias_target(a, x) : NULL;
 }
 
 const char *gs_models_lane_name(const gs_api *a, int32_t lane) {

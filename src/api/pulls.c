@@ -226,20 +226,29 @@ void gs_pulls_tick(gs_api *a) {
         }
 }
 
+/* True: rq was one of x's. */
+static bool take_away(gs_api *a, pulling *x, gs_http_request *rq) {
+    viewer **at = &x->viewers;
+    while (*at && (*at)->rq != rq)
+        at = &(*at)->next;
+    viewer *v = *at;
+    if (!v)
+        return false;
+    *at = v->next;
+    gs_free(v);
+    a->n_live--;
+    gs_http_end(rq);
+    return true;
+}
+
 bool gs_pulls_gone(gs_api *a, gs_http_request *rq) {
-    for (pulling *x = a->pulls->first; x; x = x->next)
-        for (viewer **at = &x->viewers; *at; at = &(*at)->next) {
-            viewer *v = *at;
-            if (v->rq != rq)
-                continue;
-            *at = v->next;
-            gs_free(v);
-            a->n_live--;
-            gs_http_end(rq);
-            if (!x->viewers)
-                atomic_store(&x->pull->cancel, true);
-            return true;
-        }
+    for (pulling *x = a->pulls->first; x; x = x->next) {
+        if (!take_away(a, x, rq))
+            continue;
+        if (!x->viewers)
+            atomic_store(&x->pull->cancel, true);
+        return true;
+    }
     return false;
 }
 
@@ -327,30 +336,43 @@ static pulling *start(gs_api *a, pulling *x, gs_api_error *e) {
     return x;
 }
 
+/* Takes rq. */
+static void look_on(gs_api *a, pulling *x, viewer *v, gs_http_request *rq, bool stream) {
+    *v = (viewer){.next = x->viewers, .rq = rq, .stream = stream, .phase = -1};
+    x->viewers = v;
+    a->n_live++;
+}
+
+static void refuse(gs_http_request *rq, int code, const char *why) {
+    gs_api_error e = {0};
+    gs_api_fail(&e, code, NULL, "%s", why);
+    gs_api_reply_error(rq, &e);
+}
+
 void gs_pulls_post(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_api_error e = {0};
     pulling *mine = gs_calloc(1, sizeof(*mine)), *x = NULL;
     viewer *v = gs_calloc(1, sizeof(*v));
-    if (!mine || !v || a->draining)
-        gs_api_fail(&e, a->draining ? GS_ERR_UNAVAILABLE : GS_ERR_NOMEM, NULL, "%s",
-                    a->draining ? "The server is shutting down." : "Out of memory.");
-    if (e.code == 0) {
-        mine->api = a;
-        if (read_body(a, body, mine, &e) == 0)
-            x = start(a, mine, &e);
+    if (!mine || !v || a->draining) {
+        gs_free(mine);
+        gs_free(v);
+        if (a->draining)
+            refuse(rq, GS_ERR_UNAVAILABLE, "The server is shutting down.");
+        else
+            refuse(rq, GS_ERR_NOMEM, "Out of memory.");
+        json_decref(body);
+        return;
     }
+    mine->api = a;
+    if (read_body(a, body, mine, &e) == 0)
+        x = start(a, mine, &e);
     if (x) {
-        *v = (viewer){.next = x->viewers,
-                      .rq = rq,
-                      .stream = !json_is_false(json_object_get(body, "stream")),
-                      .phase = -1};
-        x->viewers = v;
-        a->n_live++;
+        look_on(a, x, v, rq, !json_is_false(json_object_get(body, "stream")));
     } else {
         gs_free(v);
         gs_api_reply_error(rq, &e);
     }
-    if (x != mine && mine) {
+    if (x != mine) {
         gs_pull_free(mine->pull);
         gs_free(mine);
     }

@@ -222,7 +222,7 @@ static prediction predict(const machine *m, const shape *s, const load *l,
         const double before = u->context - u->prompt / 2.0;
         const double ops = 4.0 * s->n_heads * s->head_dim * before * u->prompt * s->n_layers;
         const double attention = m->top.gops > 0 ? ops * ATTENTION_SLOWER / m->top.gops * 1e-9 : 0;
-        const double steps = (u->prompt + PROMPT_ROWS - 1) / PROMPT_ROWS;
+        const int32_t steps = (u->prompt + PROMPT_ROWS - 1) / PROMPT_ROWS;
         p.ttft_ms[i] = 1e3 * (PROMPT_REST * l->prompt_s * u->prompt + attention + l->output_s +
                               steps * barriers);
         p.tpot_ms[i] = 1e3 * (TOKEN_REST * (l->token_s + l->output_s) +

@@ -62,7 +62,7 @@ int gs_pull_files(const char *folder, const char *name, char (**out)[GS_PULL_MAX
 /* What an interrupted pull has left; one that runs goes on, and makes the model again. */
 static void remove_rest(const char *path) {
     const char *slash = strrchr(path, '/');
-    gs_pull_part part;
+    gs_pull_part part = {.fd = -1};
     path_text folder;
     snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
     if (gs_part_paths(folder, slash + 1, &part) == GS_OK)
