@@ -120,7 +120,7 @@ struct gs_api {
     gs_key_ring keys;
     gs_models models;
     gs_workers *workers;
-    bool workers_told;     /* this machine is one of them */
+    bool workers_told; /* this machine is one of them */
     gs_pulls *pulls;
     gs_req *live;          /* list */
     gs_api_job *jobs;      /* list of those on worker threads */
