@@ -177,6 +177,13 @@ void gs_pool_run(gs_pool *p, gs_pool_fn fn, void *arg) {
     gs_pool_run_on(p, p->n_threads, fn, arg);
 }
 
+static void pin_to(const gs_pool *p, int tid, size_t core) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    pthread_setaffinity_np(tid == 0 ? pthread_self() : p->workers[tid].thread, sizeof one, &one);
+}
+
 /* Binds thread i to the i-th allowed core. Pinning only helps: failures are of no account. */
 static void pin_threads(gs_pool *p) {
     if (sched_getaffinity(0, sizeof p->allowed, &p->allowed) != 0 ||
@@ -184,16 +191,21 @@ static void pin_threads(gs_pool *p) {
         return;
     p->pinned = true;
     int tid = 0;
-    for (size_t core = 0; core < CPU_SETSIZE && tid < p->n_threads; core++) {
-        if (!CPU_ISSET(core, &p->allowed))
-            continue;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(core, &one);
-        pthread_t thread = tid == 0 ? pthread_self() : p->workers[tid].thread;
-        pthread_setaffinity_np(thread, sizeof one, &one);
-        tid++;
-    }
+    for (size_t core = 0; core < CPU_SETSIZE && tid < p->n_threads; core++)
+        if (CPU_ISSET(core, &p->allowed))
+            pin_to(p, tid++, core);
+}
+
+/* The same from the last core of another pool's on. */
+static void pin_threads_beside(gs_pool *p, int n_cores) {
+    int at = 0;
+    p->pinned = true;
+    for (size_t core = 0; core < CPU_SETSIZE && at < n_cores; core++)
+        if (CPU_ISSET(core, &p->allowed)) {
+            const int tid = n_cores - 1 - at++;
+            if (tid < p->n_threads)
+                pin_to(p, tid, core);
+        }
 }
 
 /* Ends and joins the workers 1 .. n_started. */
@@ -220,15 +232,11 @@ static int start_workers(gs_pool *p) {
     return started;
 }
 
-gs_pool *gs_pool_create(int n_threads, bool pin) {
-    int cpus = gs_cpu_count();
-    if (n_threads <= 0)
-        n_threads = cpus;
+static gs_pool *create(int n_threads, bool crowded) {
     gs_pool *p = gs_aligned(CACHE_LINE, sizeof *p);
     if (!p)
         return NULL;
     *p = (gs_pool){.n_threads = n_threads};
-    bool crowded = n_threads > cpus;
     p->spins = crowded ? SPINS_CROWDED : SPINS_ALONE;
     p->park_after_ns = crowded ? PARK_AFTER_CROWDED_NS : PARK_AFTER_NS;
     p->workers = gs_aligned(CACHE_LINE, (size_t)n_threads * sizeof *p->workers);
@@ -245,8 +253,29 @@ gs_pool *gs_pool_create(int n_threads, bool pin) {
         gs_free(p);
         return NULL;
     }
-    if (pin)
+    return p;
+}
+
+gs_pool *gs_pool_create(int n_threads, bool pin) {
+    const int cpus = gs_cpu_count();
+    if (n_threads <= 0)
+        n_threads = cpus;
+    gs_pool *p = create(n_threads, n_threads > cpus);
+    if (p && pin)
         pin_threads(p);
+    return p;
+}
+
+gs_pool *gs_pool_create_beside(const gs_pool *of) {
+    if (of->pinned) /* the caller may come from a pinned thread, and its own ones from it */
+        pthread_setaffinity_np(pthread_self(), sizeof of->allowed, &of->allowed);
+    gs_pool *p = create(of->n_threads > 1 ? of->n_threads - 1 : 1, of->n_threads > gs_cpu_count());
+    if (!p)
+        return NULL;
+    p->park_after_ns = PARK_AFTER_CROWDED_NS; /* others want these cores between two steps */
+    p->allowed = of->allowed;
+    if (of->pinned)
+        pin_threads_beside(p, of->n_threads);
     return p;
 }
 

@@ -25,6 +25,12 @@ typedef void (*gs_pool_fn)(void *arg, int tid, int n_threads);
 /* n_threads 0 = as many as this process may use (affinity mask and cgroup quota). NULL when out
  * of memory or threads. pin: bind thread i to the i-th allowed core where possible. */
 gs_pool *gs_pool_create(int n_threads, bool pin);
+/*
+ * A pool that works at the same time as p, on the cores at the other end: one thread less, and if
+ * p is pinned thread i on the i-th core from the last. While one uses n threads the other has the
+ * rest of p's to itself. The caller becomes its thread 0; it may be any but p's. NULL as above.
+ */
+gs_pool *gs_pool_create_beside(const gs_pool *p);
 void gs_pool_free(gs_pool *p);
 int gs_pool_threads(const gs_pool *p);
 void gs_pool_run(gs_pool *p, gs_pool_fn fn, void *arg);

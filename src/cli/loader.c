@@ -132,6 +132,7 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
         .decode_token_ns = c->fake_token_us * GS_NS_PER_US,
         .prefill_token_ns = c->fake_prefill_us * GS_NS_PER_US,
         .n_layers = c->fake_layers,
+        .n_threads = c->fake_threads,
         .n_embd = c->fake_embd,
         .rank = c->fake_rank,
         .whole_prompts = c->fake_whole_prompts,

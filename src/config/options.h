@@ -317,6 +317,8 @@
     "The scheduler knows the fake backend's step times from the start.")                           \
   X(fake, layers, INT, NULL, "1", 1, 1024, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,             \
     "Layers of the fake model: background steps can give way between them.")                       \
+  X(fake, threads, INT, NULL, "0", 0, 1024, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,            \
+    "Compute threads that it says it has; with several, two steps may run at once.")               \
   X(fake, embd, INT, NULL, "16", 0, 4096, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,               \
     "Numbers of an embedding. 0: makes none.")                                                     \
   X(fake, rank, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,              \

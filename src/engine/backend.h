@@ -3,7 +3,8 @@
  *
  * Implementations: engine/native.c (CPU kernels over a GGUF model) and engine/fake.c
  * (deterministic tokens with programmable latency and faults, for scheduling and HTTP tests).
- * All calls come from the engine thread; destroy after the last forward has returned.
+ * All calls come from the engine thread, but for those to a sibling, which come from another one;
+ * destroy after the last forward has returned.
  */
 #ifndef GS_ENGINE_BACKEND_H
 #define GS_ENGINE_BACKEND_H
@@ -89,7 +90,8 @@ typedef struct gs_backend_ops {
     void (*info)(const gs_backend *b, gs_backend_info *out);
     /*
      * One iteration. 0, or a GS_ERR_ code: then no item has a result and the KV pages of the
-     * step's positions are undefined. Tokens and positions are already validated.
+     * step's positions are undefined. Tokens and positions are already validated. Without items
+     * only the copies are done.
      * GS_BACKEND_SUSPENDED, when batch->should_yield said so: what the step has computed is kept
      * until resume goes on with it, or until another step is suspended in its place.
      */
@@ -109,6 +111,13 @@ typedef struct gs_backend_ops {
     bool (*park)(gs_backend *b);
     int (*restart)(gs_backend *b);
     void (*destroy)(gs_backend *b);
+    /*
+     * A second backend over the weights and the KV memory of this one, for steps of other
+     * sequences that run at the same time as its own: a step on n threads takes the last n, one of
+     * this one the first. It is made, used and destroyed on one thread that is not this one's, and
+     * is gone before this one. Without suspension. NULL: this backend has no such thing.
+     */
+    int (*sibling)(gs_backend *b, gs_backend **out);
 } gs_backend_ops;
 
 struct gs_backend { /* first member of each implementation */
@@ -130,6 +139,7 @@ typedef struct gs_fake_config {
     int64_t decode_token_ns;       /* per decode row */
     int64_t prefill_token_ns;      /* per prompt token */
     int32_t n_layers;              /* a step can give way between them; 0 counts as 1 */
+    int n_threads;                 /* that it says it has; with several it has a sibling */
     int32_t n_embd;                /* of its vectors, mean pooling; 0: makes none */
     bool rank;                     /* one made-up score in place of a vector; n_embd > 0 */
     bool whole_prompts;            /* as an encoder: asserts that no prompt is cut */

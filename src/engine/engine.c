@@ -14,12 +14,15 @@
 #include "base/log.h"
 #include "base/park.h"
 #include "base/sys.h"
+#include "engine/beside.h"
 #include "engine/lane_impl.h"
 #include "sched/turns.h"
 
 #define OUTBOX_EVENTS 8192
 /* Steps that can be looked back at: a second of the shortest ones. */
 #define STEP_SLOTS 1024
+/* A step beside others may take so long; it is planned for less than a second. */
+#define BESIDE_PATIENCE_NS (60 * GS_NS_PER_S)
 
 /*
  * Hand-over of a sequence back to its owner. The owner may send a cancel at the very moment in
@@ -41,8 +44,12 @@ struct gs_engine {
     int32_t n_active;
     gs_accounts *accounts;
     gs_guides *guides;
-    int32_t running;                         /* index of active: whose step runs */
-    const gs_plan *plan;                     /* that step */
+    int32_t running;     /* index of active: whose step runs */
+    const gs_plan *plan; /* that step */
+    gs_beside *beside;   /* NULL: no step ever runs beside another */
+    gs_plan beside_plan; /* n_items > 0: it runs, for lanes[0] */
+    gs_batch beside_batch;
+    int64_t beside_began_ns;
     gs_engine_stats gone;                    /* what lanes that are gone have counted */
     gs_steps *steps;                         /* read by others */
     bool posted;                             /* events since the last wake */
@@ -384,11 +391,15 @@ static bool drain_inbox(gs_engine *e) {
     return any;
 }
 
-/* Sleeps until until_ns, or until the inbox has something. */
+static bool beside_is_over(const gs_engine *e) {
+    return e->beside_plan.n_items > 0 && gs_beside_is_done(e->beside);
+}
+
+/* Sleeps until until_ns, or until the inbox has something or the step beside is over. */
 static void wait_for_work(gs_engine *e, int64_t until_ns) {
     atomic_store(&e->sleeping, 1);
     /* Whoever pushed before the store above did not see us sleeping: look once more. */
-    if (drain_inbox(e) || atomic_load(&e->stop)) {
+    if (drain_inbox(e) || atomic_load(&e->stop) || beside_is_over(e)) {
         atomic_store(&e->sleeping, 0);
         return;
     }
@@ -429,13 +440,13 @@ static bool should_yield(void *arg) {
     return yields;
 }
 
-static void post_tokens(gs_engine *e, const gs_lane *l, const gs_plan *plan) {
+static void post_tokens(gs_engine *e, const gs_lane_step *st, const gs_plan *plan) {
     for (int32_t i = 0; i < plan->n_items; i++) {
-        if (!plan->items[i].sample || l->results[i].err || l->results[i].retry)
+        if (!plan->items[i].sample || st->results[i].err || st->results[i].retry)
             continue;
         gs_event ev = {.kind = GS_EVENT_TOKEN, .seq = plan->items[i].user};
-        ev.u.token.sample = l->samples[i];
-        ev.u.token.stop = l->results[i].stop;
+        ev.u.token.sample = st->samples[i];
+        ev.u.token.stop = st->results[i].stop;
         ev.u.token.n_cached = plan->items[i].n_cached;
         post(e, &ev);
     }
@@ -478,43 +489,114 @@ static int forward(gs_engine *e, gs_lane *l, const gs_plan *plan, gs_batch *batc
     e->plan = NULL;
     *elapsed_ns = gs_now_ns() - began_ns;
     atomic_store(&e->step_began_ns, 0);
-    l->stats.busy_ns += *elapsed_ns;
-    if (*elapsed_ns > atomic_load(&e->longest_step_ns))
-        atomic_store(&e->longest_step_ns, *elapsed_ns);
     return rc;
 }
 
-static void run_step(gs_engine *e, int32_t at, const gs_plan *plan) {
-    gs_lane *l = e->active[at];
-    gs_batch batch;
-    gs_step_result result = {.items = l->results};
-    e->running = at;
-    gs_lane_build_batch(l, plan, &batch);
-    if (plan->may_yield) {
-        batch.should_yield = should_yield;
-        batch.yield_arg = e;
-    }
-    int rc = forward(e, l, plan, &batch, &result.elapsed_ns);
-    if (rc == GS_BACKEND_SUSPENDED) {
-        gs_sched_suspend(l->sched, plan, result.elapsed_ns, gs_now_ns());
-        publish_step(e, l, plan);
-        return;
-    }
-    result.err = rc;
-    result.few_threads = gs_batch_threads(&batch, l->info.n_threads) < l->info.n_threads;
+/* Whichever of the two steps it was. */
+static void finish_step(gs_engine *e, gs_lane *l, gs_lane_step *st, const gs_plan *plan, int rc,
+                        int64_t elapsed_ns) {
+    const bool few = plan->max_threads > 0 && plan->max_threads < l->info.n_threads;
+    const gs_step_result result = {
+        .err = rc, .elapsed_ns = elapsed_ns, .few_threads = few, .items = st->results};
+    if (elapsed_ns > atomic_load(&e->longest_step_ns))
+        atomic_store(&e->longest_step_ns, elapsed_ns);
     if (rc == 0)
-        gs_lane_collect(l, plan, e->guides);
+        gs_lane_collect(st, plan, e->guides);
     else
         gs_warn("engine", "a step failed: %s sequences=%d", gs_err_text(rc), plan->n_items);
     /* Tokens first: a sequence's END must follow its last token. The plan's own arrays stay valid
      * until the commit, which appends the tokens to each sequence. */
     if (rc == 0) {
-        post_tokens(e, l, plan);
-        if (!result.few_threads)
-            gs_lane_judge_prediction(l, plan, result.elapsed_ns);
+        post_tokens(e, st, plan);
+        if (!few)
+            gs_lane_judge_prediction(l, plan, elapsed_ns);
     }
-    gs_sched_commit(l->sched, plan, &result, gs_now_ns());
+    if (st == &l->beside)
+        gs_sched_commit_beside(l->sched, plan, &result, gs_now_ns());
+    else
+        gs_sched_commit(l->sched, plan, &result, gs_now_ns());
     publish_step(e, l, plan);
+}
+
+static void run_step(gs_engine *e, int32_t at, const gs_plan *plan) {
+    gs_lane *l = e->active[at];
+    gs_batch batch;
+    int64_t elapsed_ns;
+    e->running = at;
+    gs_lane_build_batch(l, &l->step, plan, &batch);
+    if (plan->may_yield) {
+        batch.should_yield = should_yield;
+        batch.yield_arg = e;
+    }
+    int rc = forward(e, l, plan, &batch, &elapsed_ns);
+    if (rc == GS_BACKEND_SUSPENDED) {
+        gs_sched_suspend(l->sched, plan, elapsed_ns, gs_now_ns());
+        publish_step(e, l, plan);
+        return;
+    }
+    finish_step(e, l, &l->step, plan, rc, elapsed_ns);
+}
+
+/* ---- A step beside it (mode split)
+ * ------------------------------------------------------------- */
+
+static void beside_done(void *arg) {
+    wake_engine(arg);
+}
+
+/* Without one there is no mode split, and all else works. */
+static void open_beside(gs_engine *e) {
+    gs_lane *l = e->lanes[0];
+    if (!l->backend->ops->sibling || l->info.n_threads < 2)
+        return;
+    const int rc = gs_beside_create(l->backend, beside_done, e, &e->beside);
+    if (rc != 0)
+        gs_warn("engine", "no second step beside the first, so no mode split: %s", gs_err_text(rc));
+}
+
+/* Split is for one model alone: with several each step has all cores. */
+static void allow_split(gs_engine *e) {
+    for (int32_t i = 0; i < e->n_active; i++)
+        gs_sched_set_splits(e->scheds[i], e->beside && e->n_active == 1 && e->active[i]->index == 0,
+                            e->beside && e->n_active > 1 ? GS_MODE_WHY_MODELS : GS_MODE_WHY_DEVICE);
+}
+
+/*
+ * Between two own steps. Its copies are done here: a block that is copied from may be given to
+ * somebody else, and written by the next own step. All else that the two steps touch is theirs
+ * alone, or only read.
+ */
+static void begin_beside(gs_engine *e) {
+    if (!e->beside || e->n_active != 1 || e->beside_plan.n_items > 0)
+        return;
+    gs_lane *l = e->active[0];
+    gs_sched_plan_beside(l->sched, gs_now_ns(), &e->beside_plan);
+    if (e->beside_plan.n_items == 0)
+        return;
+    gs_lane_build_batch(l, &l->beside, &e->beside_plan, &e->beside_batch);
+    if (e->beside_batch.n_copies > 0) {
+        gs_batch copies = {.copies = e->beside_batch.copies, .n_copies = e->beside_batch.n_copies};
+        (void)l->backend->ops->forward(l->backend, &copies);
+        e->beside_batch.n_copies = 0;
+    }
+    e->beside_began_ns = gs_now_ns();
+    gs_beside_start(e->beside, &e->beside_batch);
+}
+
+/* Commits it if it is over. One that does not come back is waited for in the end: then the engine
+ * answers nobody, which is what the watchdog looks for. */
+static void end_beside(gs_engine *e, bool wait) {
+    if (e->beside_plan.n_items == 0)
+        return;
+    int rc;
+    int64_t elapsed_ns;
+    wait |= gs_now_ns() - e->beside_began_ns > BESIDE_PATIENCE_NS;
+    if (!gs_beside_take(e->beside, wait, &rc, &elapsed_ns))
+        return;
+    gs_lane *l = e->active[0];
+    const gs_plan plan = e->beside_plan;
+    e->beside_plan.n_items = 0;
+    finish_step(e, l, &l->beside, &plan, rc, elapsed_ns);
 }
 
 /* ---- Lanes come and go
@@ -528,6 +610,7 @@ static void pack_lanes(gs_engine *e) {
         e->active[e->n_active] = e->lanes[i];
         e->scheds[e->n_active++] = e->lanes[i]->sched;
     }
+    allow_split(e);
 }
 
 /* Takes backend in every case. The lane's index, or a code and a sentence. */
@@ -653,8 +736,10 @@ static void engine_loop(gs_engine *e) {
     while (!atomic_load(&e->stop)) {
         gs_plan plan;
         drain_inbox(e);
+        end_beside(e, e->changes != NULL);
         handle_changes(e); /* before planning: what waited for them may run now */
         warm_further(e);
+        begin_beside(e);
         const int32_t at = gs_turns_plan(e->scheds, e->n_active, gs_now_ns(), &plan);
         if (plan.n_items > 0)
             run_step(e, at, &plan);
@@ -679,6 +764,10 @@ static int open_first(gs_engine *e) {
         rc = add_lane(e, b, e->cfg.cost, e->error, sizeof(e->error));
     else if (b)
         b->ops->destroy(b);
+    if (rc == 0) {
+        open_beside(e);
+        allow_split(e);
+    }
     return rc;
 }
 
@@ -706,6 +795,7 @@ static void refuse_loop(gs_engine *e) {
 }
 
 static void end_engine(gs_engine *e) {
+    gs_beside_free(e->beside);
     for (int32_t i = 0; i < e->n_active; i++) {
         gs_backend *b = gs_lane_free(e->active[i]);
         b->ops->destroy(b);
@@ -734,7 +824,7 @@ static void *engine_main(void *arg) {
 static void give_step_up(gs_engine *e) {
     gs_lane *l = e->active[e->running];
     const gs_plan plan = *e->plan; /* on the stack of the thread that stands still */
-    const gs_step_result result = {.items = l->results, .err = GS_ERR_STALLED};
+    const gs_step_result result = {.items = l->step.results, .err = GS_ERR_STALLED};
     e->plan = NULL;
     atomic_store(&e->step_began_ns, 0);
     gs_warn("engine", "a step was given up: sequences=%d", plan.n_items);

@@ -251,8 +251,9 @@ typedef struct gs_engine_stats {
     uint64_t prefix_lookup_tokens, prefix_hit_tokens;
     int64_t step_began_ns; /* of the step now running; 0: none. Old means the backend hangs */
     int64_t longest_step_ns;
-    int64_t busy_ns;      /* time spent in forward so far */
-    uint64_t suspensions; /* steps that gave way between two layers */
+    int64_t busy_ns;       /* time spent in forward so far */
+    uint64_t suspensions;  /* steps that gave way between two layers */
+    uint64_t beside_steps; /* steps that ran at the same time as others */
     int32_t n_running_by_class[GS_CLASS_COUNT], n_waiting_by_class[GS_CLASS_COUNT];
     /* As in gs_sched_stats. */
     int64_t discarded_ns, busy_background_ns, recomputed_ns;

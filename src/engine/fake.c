@@ -22,10 +22,11 @@
 
 typedef struct fake {
     gs_backend base;
+    struct fake *root; /* the first of siblings: itself, or whose pages and steps these are */
     gs_fake_config cfg;
-    int32_t *pages; /* [n_kv_blocks][block_tokens] */
-    uint64_t step;
-    struct { /* the suspended step; next_layer 0: none */
+    int32_t *pages;     /* [n_kv_blocks][block_tokens] */
+    atomic_ullong step; /* of all siblings, in the first */
+    struct {            /* the suspended step; next_layer 0: none */
         int32_t next_layer;
         int64_t layer_ns;
         uint64_t step, items; /* hash of who is in it */
@@ -46,6 +47,7 @@ static void fake_info(const gs_backend *b, gs_backend_info *out) {
         .block_tokens = f->cfg.block_tokens,
         .kv_bytes = (size_t)f->cfg.n_kv_blocks * (size_t)f->cfg.block_tokens * sizeof(int32_t),
         .n_layers = f->cfg.n_layers,
+        .n_threads = f->cfg.n_threads,
         .n_embd = f->cfg.rank ? 1 : f->cfg.n_embd,
         .pooling = f->cfg.n_embd == 0 ? GS_POOLING_NONE
                    : f->cfg.rank      ? GS_POOLING_RANK
@@ -227,7 +229,7 @@ static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, in
         abort();
     const bool hangs = is_programmed(step, f->cfg.hang_step, f->cfg.hang_every);
     if (hangs)
-        hang(f);
+        hang(f->root);
     if (step == f->cfg.fail_step || hangs)
         return GS_ERR_BACKEND;
     for (int32_t i = 0; i < batch->n_items; i++) {
@@ -244,7 +246,6 @@ static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, in
 
 static int fake_forward(gs_backend *b, gs_batch *batch) {
     fake *f = (fake *)(void *)b;
-    f->step++;
     size_t page_bytes = (size_t)f->cfg.block_tokens * sizeof(int32_t);
     for (int32_t i = 0; i < batch->n_copies; i++) {
         const gs_kv_copy_op *c = &batch->copies[i];
@@ -252,6 +253,9 @@ static int fake_forward(gs_backend *b, gs_batch *batch) {
         memcpy((char *)f->pages + c->dst * page_bytes, (char *)f->pages + c->src * page_bytes,
                (size_t)c->n_tokens * sizeof(int32_t));
     }
+    if (batch->n_items == 0)
+        return 0;
+    const uint64_t step = atomic_fetch_add(&f->root->step, 1) + 1;
     int64_t cost_ns = f->cfg.step_ns;
     for (int32_t i = 0; i < batch->n_items; i++) {
         const gs_batch_item *it = &batch->items[i];
@@ -259,7 +263,7 @@ static int fake_forward(gs_backend *b, gs_batch *batch) {
         cost_ns +=
             it->n_tokens > 1 ? it->n_tokens * f->cfg.prefill_token_ns : f->cfg.decode_token_ns;
     }
-    return run_layers(f, batch, f->step, 0, cost_ns / (f->cfg.n_layers > 0 ? f->cfg.n_layers : 1));
+    return run_layers(f, batch, step, 0, cost_ns / (f->cfg.n_layers > 0 ? f->cfg.n_layers : 1));
 }
 
 static int fake_resume(gs_backend *b, gs_batch *batch) {
@@ -272,13 +276,16 @@ static int fake_resume(gs_backend *b, gs_batch *batch) {
 
 static void fake_destroy(gs_backend *b) {
     fake *f = (fake *)(void *)b;
-    gs_free(f->pages);
+    if (f->root == f)
+        gs_free(f->pages);
     gs_free(f);
 }
 
 static uint64_t fake_progress(const gs_backend *b) {
     return atomic_load_explicit(&((const fake *)(const void *)b)->progress, memory_order_relaxed);
 }
+
+static int fake_sibling(gs_backend *b, gs_backend **out);
 
 static const gs_backend_ops fake_ops = {
     .name = "fake",
@@ -287,18 +294,38 @@ static const gs_backend_ops fake_ops = {
     .resume = fake_resume,
     .progress = fake_progress,
     .destroy = fake_destroy,
+    .sibling = fake_sibling,
 };
+
+/* All but the pages. */
+static fake *create(const gs_fake_config *cfg) {
+    fake *f = gs_calloc(1, sizeof(*f));
+    if (!f)
+        return NULL;
+    f->base.ops = &fake_ops;
+    f->root = f;
+    f->cfg = *cfg;
+    return f;
+}
+
+static int fake_sibling(gs_backend *b, gs_backend **out) {
+    fake *root = (fake *)(void *)b, *f = create(&root->cfg);
+    if (!f)
+        return GS_ERR_NOMEM;
+    f->root = root;
+    f->pages = root->pages;
+    *out = &f->base;
+    return 0;
+}
 
 int gs_fake_create(const gs_fake_config *cfg, gs_backend **out) {
     if (cfg->n_kv_blocks == 0 || cfg->block_tokens <= 0 || cfg->n_tokens <= 0 || cfg->n_embd < 0 ||
         cfg->n_embd > FAKE_MAX_EMBD || cfg->first_token < 0 ||
         cfg->first_token + cfg->n_tokens > cfg->n_vocab)
         return GS_ERR_INVALID;
-    fake *f = gs_calloc(1, sizeof(*f));
+    fake *f = create(cfg);
     if (!f)
         return GS_ERR_NOMEM;
-    f->base.ops = &fake_ops;
-    f->cfg = *cfg;
     f->pages = gs_calloc((size_t)cfg->n_kv_blocks * (size_t)cfg->block_tokens, sizeof(int32_t));
     if (!f->pages) {
         gs_free(f);

@@ -25,6 +25,19 @@ const double gs_step_tokens_bounds[GS_STEP_TOKENS_N - 1] = {
 /* ---- Create and free
  * --------------------------------------------------------------------------------- */
 
+static bool create_step(gs_lane_step *st, size_t n) {
+    st->items = gs_calloc(n, sizeof(*st->items));
+    st->samples = gs_calloc(n, sizeof(*st->samples));
+    st->results = gs_calloc(n, sizeof(*st->results));
+    return st->items && st->samples && st->results;
+}
+
+static void free_step(gs_lane_step *st) {
+    gs_free(st->items);
+    gs_free(st->samples);
+    gs_free(st->results);
+}
+
 static int create_parts(gs_lane *l, const gs_engine_config *cfg, const gs_cost *cost,
                         const gs_class_config *classes, const gs_slo_config *slo,
                         gs_accounts *accounts, char *err, size_t errlen) {
@@ -46,6 +59,7 @@ static int create_parts(gs_lane *l, const gs_engine_config *cfg, const gs_cost *
                                 .prefill_chunk = cfg->prefill_chunk,
                                 .max_context = bi->max_context,
                                 .n_layers = bi->n_layers,
+                                .n_threads = bi->n_threads,
                                 .max_persons = cfg->max_persons,
                                 .accounts = accounts,
                                 .whole_prompts = bi->whole_prompts,
@@ -57,11 +71,8 @@ static int create_parts(gs_lane *l, const gs_engine_config *cfg, const gs_cost *
     rc = gs_sched_create(&sc, l->kv, &l->sched);
     if (rc != 0)
         return gs_fail(err, errlen, rc, "scheduler: %s", gs_err_text(rc));
-    const size_t n = (size_t)bi->max_seqs;
-    l->items = gs_calloc(n, sizeof(*l->items));
-    l->samples = gs_calloc(n, sizeof(*l->samples));
-    l->results = gs_calloc(n, sizeof(*l->results));
-    if (!l->items || !l->samples || !l->results)
+    if (!create_step(&l->step, (size_t)bi->max_seqs) ||
+        !create_step(&l->beside, (size_t)bi->max_seqs))
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     l->stats.kv_blocks_total = bi->n_kv_blocks;
     return 0;
@@ -92,9 +103,8 @@ gs_backend *gs_lane_free(gs_lane *l) {
     gs_sched_free(l->sched);
     gs_seq_free(l->warming);
     gs_kv_free(l->kv);
-    gs_free(l->items);
-    gs_free(l->samples);
-    gs_free(l->results);
+    free_step(&l->step);
+    free_step(&l->beside);
     gs_free(l);
     return b;
 }
@@ -102,13 +112,13 @@ gs_backend *gs_lane_free(gs_lane *l) {
 /* ---- A step
  * --------------------------------------------------------------------------------------- */
 
-void gs_lane_build_batch(gs_lane *l, const gs_plan *plan, gs_batch *batch) {
+void gs_lane_build_batch(const gs_lane *l, gs_lane_step *st, const gs_plan *plan, gs_batch *batch) {
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *p = &plan->items[i];
         const gs_seq *q = p->user;
         if (q->embedding && p->pos == 0) /* again from the start after a preemption */
             memset(q->embedding, 0, (size_t)l->info.n_embd * sizeof(*q->embedding));
-        l->items[i] = (gs_batch_item){
+        st->items[i] = (gs_batch_item){
             .slot = p->slot,
             .pos = p->pos,
             .n_tokens = p->n_tokens,
@@ -120,14 +130,14 @@ void gs_lane_build_batch(gs_lane *l, const gs_plan *plan, gs_batch *batch) {
             .history = q->desc.tokens,
             .n_history = p->pos + p->n_tokens,
             .n_prompt = q->desc.n_prompt,
-            .sample = p->sample ? &l->samples[i] : NULL,
+            .sample = p->sample ? &st->samples[i] : NULL,
             .embedding = q->embedding,
         };
     }
     *batch = (gs_batch){
         .n_items = plan->n_items,
         .n_tokens = plan->n_tokens,
-        .items = l->items,
+        .items = st->items,
         .copies = plan->copies,
         .n_copies = plan->n_copies,
         .max_threads = plan->max_threads,
@@ -142,16 +152,16 @@ static bool is_eog(const gs_sampler *s, int32_t token) {
     return false;
 }
 
-void gs_lane_collect(gs_lane *l, const gs_plan *plan, gs_guides *guides) {
+void gs_lane_collect(gs_lane_step *st, const gs_plan *plan, gs_guides *guides) {
     for (int32_t i = 0; i < plan->n_items; i++) {
-        gs_item_result *r = &l->results[i];
+        gs_item_result *r = &st->results[i];
         *r = (gs_item_result){0};
         if (!plan->items[i].sample)
             continue;
         const gs_seq *q = plan->items[i].user;
-        r->err = l->samples[i].err;
-        r->retry = !r->err && l->samples[i].pending;
-        r->token = l->samples[i].token;
+        r->err = st->samples[i].err;
+        r->retry = !r->err && st->samples[i].pending;
+        r->token = st->samples[i].token;
         r->stop = !r->err && !r->retry && is_eog(&q->sampler, r->token) && !q->sampler.ignore_eos;
         /* As early as can be: the mask is made while the next step computes. */
         if (q->guide && !r->err && !r->retry && !r->stop)
@@ -206,6 +216,7 @@ void gs_engine_stats_add(gs_engine_stats *sum, const gs_engine_stats *s) {
     sum->prefix_hit_tokens += s->prefix_hit_tokens;
     sum->busy_ns += s->busy_ns;
     sum->suspensions += s->suspensions;
+    sum->beside_steps += s->beside_steps;
     sum->discarded_ns += s->discarded_ns;
     sum->busy_background_ns += s->busy_background_ns;
     sum->recomputed_ns += s->recomputed_ns;
@@ -266,6 +277,7 @@ void gs_lane_count(gs_lane *l) {
     out->decode_tokens = s.decode_tokens;
     out->recomputed_tokens = s.recomputed_tokens;
     out->suspensions = s.suspensions;
+    out->beside_steps = s.beside_steps;
     out->prefix_lookup_tokens = k.lookups_tokens;
     out->prefix_hit_tokens = k.hits_tokens;
 }
@@ -274,6 +286,7 @@ void gs_lane_count(gs_lane *l) {
 void gs_lane_count_step(gs_lane *l, const gs_plan *plan) {
     const gs_step_record *r = gs_sched_last_step(l->sched);
     gs_engine_stats *out = &l->stats;
+    out->busy_ns += r->ns;
     for (int32_t i = 0; i < r->n_parts; i++) {
         const gs_step_part *p = &r->parts[i];
         out->device_ns[p->cls][p->phase] += p->ns;

@@ -7,15 +7,20 @@
 
 #include "engine/engine.h"
 
+/* What a step's items are in, while it runs and until it is committed. */
+typedef struct gs_lane_step {
+    gs_batch_item *items;    /* [max_seqs] */
+    gs_sample *samples;      /* [max_seqs] */
+    gs_item_result *results; /* [max_seqs] */
+} gs_lane_step;
+
 typedef struct gs_lane {
     int32_t index; /* in the engine */
     gs_backend *backend;
     gs_backend_info info;
     gs_kv *kv;
     gs_sched *sched;
-    gs_batch_item *items;               /* [max_seqs] */
-    gs_sample *samples;                 /* [max_seqs] */
-    gs_item_result *results;            /* [max_seqs] */
+    gs_lane_step step, beside;          /* the engine thread's own, and the one beside it */
     gs_engine_stats stats;              /* the engine thread's; others see what was published */
     const gs_public_prefixes *prefixes; /* NULL: none */
     int32_t n_warmed;                   /* of them: computed, or left out */
@@ -41,9 +46,9 @@ int gs_lane_create(const gs_engine_config *cfg, gs_backend *backend, const gs_co
 /* All but the backend, which is the caller's again. */
 gs_backend *gs_lane_free(gs_lane *l);
 
-void gs_lane_build_batch(gs_lane *l, const gs_plan *plan, gs_batch *batch);
-/* Into l->results; guides hear of their sequences' tokens. */
-void gs_lane_collect(gs_lane *l, const gs_plan *plan, gs_guides *guides);
+void gs_lane_build_batch(const gs_lane *l, gs_lane_step *st, const gs_plan *plan, gs_batch *batch);
+/* Into the step's results; guides hear of their sequences' tokens. */
+void gs_lane_collect(gs_lane_step *st, const gs_plan *plan, gs_guides *guides);
 /* What the step that has just been run was, and how right its prediction. */
 void gs_lane_count_step(gs_lane *l, const gs_plan *plan);
 void gs_lane_judge_prediction(gs_lane *l, const gs_plan *plan, int64_t elapsed_ns);

@@ -149,8 +149,10 @@ static void native_destroy(gs_backend *base) {
     gs_native *b = (gs_native *)base;
     if (!b)
         return;
-    if (b->kv.base)
+    if (b->kv.base && !b->root)
         gs_pages_free(b->kv.base, b->kv.total_bytes);
+    if (b->root)
+        gs_pool_free(b->cfg.pool);
     if (b->memory)
         gs_pages_free(b->memory, b->memory_bytes);
     gs_free(b);
@@ -168,6 +170,8 @@ static int native_restart(gs_backend *base) {
     return gs_pool_restart(((gs_native *)base)->cfg.pool);
 }
 
+static int native_sibling(gs_backend *base, gs_backend **out);
+
 static const gs_backend_ops native_ops = {
     .name = "native",
     .info = native_info,
@@ -177,6 +181,7 @@ static const gs_backend_ops native_ops = {
     .park = native_park,
     .restart = native_restart,
     .destroy = native_destroy,
+    .sibling = native_sibling,
 };
 
 /* Layers with the same rotary parameters, and with the same window, get the same kind. */
@@ -299,32 +304,37 @@ static int alloc_memory(gs_native *b, char *err, size_t errlen) {
                        c.used >> 20);
     c = (gs_carver){b->memory, 0, false};
     carve_all(b, &c);
+    gs_memory_add(GS_PAGES_STEP, b->memory, b->memory_bytes);
+    if (b->root) {
+        b->kv.base = b->root->kv.base;
+        return GS_OK;
+    }
     b->kv.base = gs_pages_alloc(b->kv.total_bytes);
     if (!b->kv.base)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "the KV blocks need %zu MB of memory",
                        b->kv.total_bytes >> 20);
-    gs_memory_add(GS_PAGES_STEP, b->memory, b->memory_bytes);
     gs_memory_add(GS_PAGES_KV, b->kv.base, b->kv.total_bytes);
     return GS_OK;
 }
 
-int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, size_t errlen) {
+/* root: whose KV memory it takes, and beside whose pool it has its own; NULL: neither. */
+static int create(const gs_native_config *cfg, const gs_native *root, gs_backend **out, char *err,
+                  size_t errlen) {
     const gs_hparams *hp = &cfg->model->hp;
-    if (cfg->max_seqs < 1 || cfg->max_batch_tokens < 1 || cfg->max_context < 1 ||
-        cfg->n_kv_blocks < 1)
-        return gs_fail(err, errlen, GS_ERR_INVALID,
-                       "sequences, batch tokens, context and KV blocks must be at least 1");
-    if (hp->encoder)
-        return gs_encoder_create(cfg, out, err, errlen);
     gs_native *b = gs_calloc(1, sizeof *b);
     if (!b)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory creating the native backend");
     b->base.ops = &native_ops;
     b->cfg = *cfg;
     b->m = cfg->model;
+    b->root = root;
+    if (root && !(b->cfg.pool = gs_pool_create_beside(cfg->pool))) {
+        gs_free(b);
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "could not start the compute threads");
+    }
     /* A model that names no way of pooling is not meant for it. */
     b->pooling = hp->pooling > 0 ? (gs_pooling)hp->pooling : GS_POOLING_NONE;
-    b->n_threads = gs_pool_threads(cfg->pool);
+    b->n_threads = gs_pool_threads(b->cfg.pool);
     b->branch_apart = b->m->layers[0].post_attn_norm != NULL || hp->residual_scale != 1.0f;
     b->logit_rows =
         cfg->max_batch_tokens < GS_NATIVE_LOGIT_ROWS ? cfg->max_batch_tokens : GS_NATIVE_LOGIT_ROWS;
@@ -346,4 +356,20 @@ int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, s
     fill_freq(b);
     *out = &b->base;
     return GS_OK;
+}
+
+static int native_sibling(gs_backend *base, gs_backend **out) {
+    const gs_native *b = (const gs_native *)base;
+    return create(&b->cfg, b, out, NULL, 0);
+}
+
+int gs_native_create(const gs_native_config *cfg, gs_backend **out, char *err, size_t errlen) {
+    const gs_hparams *hp = &cfg->model->hp;
+    if (cfg->max_seqs < 1 || cfg->max_batch_tokens < 1 || cfg->max_context < 1 ||
+        cfg->n_kv_blocks < 1)
+        return gs_fail(err, errlen, GS_ERR_INVALID,
+                       "sequences, batch tokens, context and KV blocks must be at least 1");
+    if (hp->encoder)
+        return gs_encoder_create(cfg, out, err, errlen);
+    return create(cfg, NULL, out, err, errlen);
 }

@@ -62,6 +62,8 @@ typedef struct gs_native {
     gs_backend base;
     gs_native_config cfg;
     const gs_model *m;
+    const struct gs_native *root; /* whose KV memory this is; NULL: its own. With a root the pool
+                                     is its own */
     int n_threads;
     gs_kv_layout kv;
     int32_t logit_rows;

@@ -94,6 +94,8 @@
     "Engine iterations.")                                                                          \
   X(suspended_steps, COUNTER, MODEL, ENGINE(suspensions, U64),                                     \
     "Background steps that gave way between two layers.")                                          \
+  X(beside_steps, COUNTER, MODEL, ENGINE(beside_steps, U64),                                       \
+    "Steps of prompts that ran at the same time as others, on cores of their own.")                \
   X(mode, GAUGE, MODEL, ENGINE(mode.now, I32),                                                     \
     "How prompts and streams share the cores: 1 mixed, 2 exclusive, 3 split.")                     \
   X(mode_changes, COUNTER, MODEL, ENGINE(mode.n_changes, U64),                                     \

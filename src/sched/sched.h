@@ -218,6 +218,7 @@ typedef struct gs_sched_stats {
     uint64_t recomputed_tokens;             /* of prefill_tokens, after preemption */
     uint64_t ended;
     uint64_t suspensions;
+    uint64_t beside_steps;               /* of steps */
     int64_t discarded_ns;                /* device time of suspended work that was dropped */
     int64_t busy_ns, busy_background_ns; /* measured step time; of it, for background */
     int64_t recomputed_ns;               /* of it, charged to nobody */

@@ -286,6 +286,7 @@ void gs_sched_core_set_beside(gs_sched *s) {
         s->planned[i]->item = s->planned[i]->copy = -1;
         s->planned[i]->parked = true;
     }
+    s->stats.beside_steps++;
     s->beside_cost = s->step_cost;
     s->in_flight = false;
     s->beside = true;
