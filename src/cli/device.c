@@ -25,11 +25,17 @@ typedef struct field {
     int32_t *count;
 } field;
 
-static int n_fields_of(gs_sim_device *d, field out[16]) {
+enum { N_FIELDS = 20 };
+
+static int n_fields_of(gs_sim_device *d, field out[N_FIELDS]) {
     const field all[] = {
         {"decode_context_ns", 0, 1e9, &d->cost.decode_ctx_ns, NULL},
         {"prefill_ns", 0, 1e9, &d->cost.prefill_ns, NULL},
         {"logit_ns", 0, 1e10, &d->cost.logit_ns, NULL},
+        {"few_row", 0, 2, &d->cost.few[0], NULL},
+        {"few_chunk", 0, 2, &d->cost.few[1], NULL},
+        {"beside_row", 0, 4, &d->cost.beside[0], NULL},
+        {"beside_chunk", 0, 4, &d->cost.beside[1], NULL},
         {"sample_ns", 0, 1e10, &d->cost.sample_ns, NULL},
         {"fixed_ns", 0, 1e10, &d->cost.fixed_ns, NULL},
         {"noise", 0, 0.9, &d->noise, NULL},
@@ -47,9 +53,9 @@ static int n_fields_of(gs_sim_device *d, field out[16]) {
 }
 
 static int read_device(const json_t *o, gs_sim_device *d, char *err, size_t errlen) {
-    field f[16];
+    field f[N_FIELDS];
     const int n = n_fields_of(d, f);
-    double blocks = 0;
+    double blocks = 0, threads = 1; /* one: without two steps at once, as files used to be */
     const json_t *knots = json_object_get(o, "knots_ms");
     for (int i = 0; i < GS_COST_KNOTS; i++) {
         char key[16];
@@ -63,7 +69,10 @@ static int read_device(const json_t *o, gs_sim_device *d, char *err, size_t errl
             return gs_fail(err, errlen, GS_ERR_INVALID, "\"knots_ms\" fall at %s tokens", key);
     }
     int rc = gs_json_number(o, "kv_blocks", 1, 1e8, &blocks, err, errlen);
+    if (rc == 0)
+        rc = gs_json_number_or(o, "threads", 1, 4096, &threads, err, errlen);
     d->n_blocks = (uint32_t)blocks;
+    d->n_threads = (int32_t)threads;
     d->cost.logits_together = json_is_true(json_object_get(o, "logits_together"));
     for (int i = 0; i < n && rc == 0; i++) {
         double v = f[i].number ? *f[i].number : 0;
@@ -117,12 +126,13 @@ int gs_device_read(const char *name, gs_sim_device *out, char label[256], char *
 
 int gs_device_write(const gs_sim_device *d, const char *name, gs_buf *out) {
     gs_sim_device copy = *d;
-    field f[16];
+    field f[N_FIELDS];
     const int n = n_fields_of(&copy, f);
     gs_buf_printf(out, "{\n  \"name\": \"%s\",\n  \"knots_ms\": {", name);
     for (int i = 0; i < GS_COST_KNOTS; i++)
         gs_buf_printf(out, "%s\"%d\": %g", i > 0 ? ", " : "", 1 << i, d->cost.knot_ns[i] / 1e6);
-    gs_buf_printf(out, "},\n  \"kv_blocks\": %u", d->n_blocks);
+    gs_buf_printf(out, "},\n  \"kv_blocks\": %u,\n  \"threads\": %d", d->n_blocks,
+                  d->n_threads > 1 ? d->n_threads : 1);
     for (int i = 0; i < n; i++)
         gs_buf_printf(out, ",\n  \"%s\": %g", f[i].key,
                       f[i].number ? *f[i].number : (double)*f[i].count);

@@ -374,6 +374,7 @@ static int make_backend(const gs_loader *l, const gs_model *m, gs_native_config 
 static void describe(gs_loader *l, const loaded *x, const gs_native_config *nc) {
     l->device = (gs_sim_device){.noise = DEVICE_NOISE,
                                 .n_layers = x->model->hp.n_layers,
+                                .n_threads = gs_pool_threads(x->pool),
                                 .n_blocks = nc->n_kv_blocks,
                                 .block_tokens = nc->block_tokens,
                                 .max_seqs = nc->max_seqs,

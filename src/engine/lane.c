@@ -239,7 +239,7 @@ static void note_mode(gs_lane *l) {
     gs_mode_view *m = &l->stats.mode;
     gs_sched_get_mode(l->sched, m);
     if (m->now != before && before != GS_MODE_AUTO) /* AUTO: nothing was counted yet */
-        gs_info("engine", "mode=%s why=%s mixed=%.2f exclusive=%.2f split=%.2f",
+        gs_info("engine", "mode=%s why=%s mixed=%.1f exclusive=%.1f split=%.1f",
                 gs_mode_name(m->now), gs_mode_why_name(m->why), m->rate[GS_MODE_MIXED],
                 m->rate[GS_MODE_EXCLUSIVE], m->rate[GS_MODE_SPLIT]);
 }

@@ -49,9 +49,8 @@ typedef struct gs_mode_view {
     gs_mode_why why;
     int64_t since_ns; /* when it became this one; 0: from the start */
     uint64_t n_changes;
-    /* Seconds of work done in a second beside the latest load that was weighed, by mode: work is
-     * what each prompt token takes in a large chunk and each token of a stream in a step of all of
-     * them. 0: not weighed, or not possible. */
+    /* Tokens of answers a second, with their part of prompts, of the latest load that was weighed,
+     * by mode. 0: not weighed, or not possible. */
     double rate[GS_MODE_COUNT];
     int32_t prompt_threads, token_threads; /* of split, as for that load; 0: not possible */
 } gs_mode_view;

@@ -43,6 +43,8 @@ struct gs_sim {
     sim_lane lanes[2];
     gs_sched *scheds[2]; /* of the lanes */
     int32_t n_lanes;
+    gs_plan beside; /* of the one lane, runs at the same time: n_items > 0 */
+    int64_t beside_ns, beside_end_ns;
     gs_accounts *accounts;
     gs_rng rng;
     int64_t now_ns;
@@ -257,6 +259,12 @@ static void note_token(gs_sim *m, int32_t r) {
     o->last_ns = m->now_ns;
 }
 
+static gs_cost_part part_of(const gs_sim_device *d, const gs_plan *plan) {
+    if (plan->max_threads < 1 || plan->max_threads >= d->n_threads)
+        return GS_COST_ALL;
+    return (gs_cost_part){(double)plan->max_threads / d->n_threads, plan->beside};
+}
+
 static void finish_step(gs_sim *m, int32_t at, const gs_plan *plan, int64_t elapsed_ns) {
     sim_lane *l = &m->lanes[at];
     for (int32_t i = 0; i < plan->n_items; i++) {
@@ -267,8 +275,13 @@ static void finish_step(gs_sim *m, int32_t at, const gs_plan *plan, int64_t elap
             note_token(m, r);
     }
     m->n_computed += (uint64_t)plan->n_tokens;
-    const gs_step_result res = {.elapsed_ns = elapsed_ns, .items = l->results};
-    gs_sched_commit(m->scheds[at], plan, &res, m->now_ns);
+    const gs_step_result res = {.elapsed_ns = elapsed_ns,
+                                .few_threads = part_of(l->device, plan).share < 1.0,
+                                .items = l->results};
+    if (plan == &m->beside)
+        gs_sched_commit_beside(m->scheds[at], plan, &res, m->now_ns);
+    else
+        gs_sched_commit(m->scheds[at], plan, &res, m->now_ns);
 }
 
 /* Layer by layer, as far as nobody more urgent comes. True: it was put aside. */
@@ -302,7 +315,7 @@ static double step_time(gs_sim *m, const gs_sim_device *d, const gs_plan *plan) 
     }
     const double spread = d->noise * (2.0 * gs_rng_unit(&m->rng) - 1.0);
     const double slow = gs_rng_unit(&m->rng) < d->slow_rate ? 4.0 : 1.0;
-    return gs_cost_predict(&d->cost, &x) * (1.0 + spread) * slow;
+    return gs_cost_predict_on(&d->cost, &x, part_of(d, plan)) * (1.0 + spread) * slow;
 }
 
 static int run_step(gs_sim *m, int32_t at, const gs_plan *plan) {
@@ -321,22 +334,49 @@ static int run_step(gs_sim *m, int32_t at, const gs_plan *plan) {
     return GS_OK;
 }
 
+static void begin_beside(gs_sim *m) {
+    if (m->n_lanes > 1 || m->beside.n_items > 0)
+        return;
+    gs_sched_plan_beside(m->scheds[0], m->now_ns, &m->beside);
+    if (m->beside.n_items == 0)
+        return;
+    const double ns = step_time(m, m->lanes[0].device, &m->beside);
+    m->beside_ns = ns > 1.0 ? (int64_t)ns : 1;
+    m->beside_end_ns = m->now_ns + m->beside_ns;
+}
+
+static void end_beside(gs_sim *m) {
+    if (m->beside.n_items == 0 || m->now_ns < m->beside_end_ns)
+        return;
+    finish_step(m, 0, &m->beside, m->beside_ns);
+    m->beside.n_items = 0;
+}
+
+/* When something happens, with nothing to run before until_ns. */
+static int64_t next_time(const gs_sim *m, int64_t until_ns) {
+    if (m->n_events > 0 && m->heap[0].t_ns < until_ns)
+        until_ns = m->heap[0].t_ns;
+    if (m->beside.n_items > 0 && m->beside_end_ns < until_ns)
+        until_ns = m->beside_end_ns;
+    return until_ns;
+}
+
 int gs_sim_run(gs_sim *m, char *err, size_t errlen) {
     for (;;) {
         gs_plan plan;
+        end_beside(m);
         if (take_events(m, m->now_ns) != GS_OK)
             return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
         take_ends(m);
         if (m->cfg.end_ns > 0 && m->now_ns >= m->cfg.end_ns)
             return GS_OK;
+        begin_beside(m);
         const int32_t at = gs_turns_plan(m->scheds, m->n_lanes, m->now_ns, &plan);
         if (plan.n_items > 0) {
             if (run_step(m, at, &plan) != GS_OK)
                 return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
         } else if (plan.wake_ns > m->now_ns) {
-            int64_t next_ns = plan.wake_ns;
-            if (m->n_events > 0 && m->heap[0].t_ns < next_ns)
-                next_ns = m->heap[0].t_ns;
+            const int64_t next_ns = next_time(m, plan.wake_ns);
             if (next_ns == GS_NEVER_NS)
                 return GS_OK;
             m->now_ns = next_ns > m->now_ns ? next_ns : m->now_ns;
@@ -375,6 +415,7 @@ static int create_lane(gs_sim *m, const gs_sim_device *d) {
                                 .prefill_chunk = d->prefill_chunk,
                                 .max_context = d->max_context,
                                 .n_layers = d->n_layers,
+                                .n_threads = d->n_threads,
                                 .accounts = m->accounts,
                                 .max_persons = m->cfg.n_persons,
                                 .policy = m->cfg.policy,
@@ -387,6 +428,8 @@ static int create_lane(gs_sim *m, const gs_sim_device *d) {
     int rc = l->results ? gs_kv_create(&kc, &l->kv) : GS_ERR_NOMEM;
     if (rc == GS_OK)
         rc = gs_sched_create(&sc, l->kv, out);
+    if (rc == GS_OK)
+        gs_sched_set_splits(*out, !m->cfg.second, GS_MODE_WHY_MODELS);
     m->n_lanes++; /* also a broken one: free looks at all */
     for (uint32_t i = 0; rc == GS_OK && m->cfg.weights && i < m->cfg.n_persons; i++) {
         gs_person_config pc = sc.slo->person;

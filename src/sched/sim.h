@@ -5,7 +5,7 @@
  *
  * The device differs from what the scheduler believes: the scheduler starts from the device's
  * model times model_error and has to learn. Steps that may yield are run layer by layer, as the
- * engine runs them.
+ * engine runs them, and in mode split a step beside the others ends between two of them, as there.
  */
 #ifndef GS_SCHED_SIM_H
 #define GS_SCHED_SIM_H
@@ -43,6 +43,7 @@ typedef struct gs_sim_device {
     double noise;     /* relative, uniform on both sides */
     double slow_rate; /* share of steps that take 4x, as when another program runs */
     int32_t n_layers;
+    int32_t n_threads; /* fewer than 2: no two steps at once */
     uint32_t n_blocks;
     int32_t block_tokens, max_seqs, max_batch_tokens, prefill_chunk, max_context;
 } gs_sim_device;

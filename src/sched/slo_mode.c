@@ -1,8 +1,9 @@
 /*
- * Which mode runs (mode.h). `auto` weighs the modes when prompts wait beside streams: how many
- * seconds of work each would do in a second, by the fitted step times, with the next tokens in
- * time. A mode has to be better by a margin for a while before it takes over, so that two modes
- * that are about as good do not alternate.
+ * Which mode runs (mode.h). `auto` weighs the modes when prompts wait beside streams: how much of
+ * this load each would do in a second, by the fitted step times, with the next tokens in time. The
+ * load is so many prompt tokens to each token of an answer as lately. A mode has to be better by a
+ * margin for a while before it takes over, so that two modes that are about as good do not
+ * alternate.
  */
 #include "sched/slo_impl.h"
 
@@ -10,14 +11,17 @@
 
 #define WEIGH_EVERY_NS 50000000LL
 #define MARGIN         1.05
-#define PATIENCE_NS    500000000LL
+/* What the others have to be better by, because no load stays as it was weighed and mixed is never
+ * far from the best. */
+#define HANDICAP    1.10
+#define PATIENCE_NS 500000000LL
 
 /* What is to be shared out, priced. */
 typedef struct load {
     const gs_sched *s;
     const gs_cost_step *rows; /* streams, and background's rows */
     double rows_ns;           /* a step of them on all threads */
-    double token_ns;          /* a prompt token in a large chunk */
+    double ratio;             /* prompt tokens to each token of an answer */
     double pace_ns;           /* the rows' steps may be this far apart */
     double quantum_ns;        /* a step of prompts alone takes at most so long */
 } load;
@@ -69,11 +73,23 @@ static int32_t most_tokens(const load *l, const gs_cost_step *base, gs_cost_part
     return low * tile;
 }
 
+/*
+ * Tokens of answers a second, with their part of prompts, where n prompt tokens come every
+ * prompt_ns, and beside them a token of each row every row_ns. If that gives fewer tokens of
+ * answers than belong to the prompts, the rest follows in steps of rows alone.
+ */
+static double rate_of(const load *l, int32_t n, double prompt_ns, double row_ns) {
+    const double prompts = l->ratio * prompt_ns / n;
+    const double made = prompts / row_ns * l->rows->n_tokens;
+    const double rest = made < 1.0 ? (1.0 - made) * l->rows_ns / l->rows->n_tokens : 0.0;
+    return 1e9 / (prompts + rest);
+}
+
 static double mixed_rate(const load *l) {
     double ns;
     const double bound = slo_min(l->pace_ns, l->rows_ns + l->quantum_ns);
     const int32_t n = most_tokens(l, l->rows, GS_COST_ALL, bound, &ns);
-    return (n * l->token_ns + l->rows_ns) / ns;
+    return rate_of(l, n, ns, ns);
 }
 
 static double exclusive_rate(const load *l) {
@@ -81,7 +97,7 @@ static double exclusive_rate(const load *l) {
     double ns;
     const double bound = slo_min(l->pace_ns - l->rows_ns, l->quantum_ns);
     const int32_t n = most_tokens(l, &none, GS_COST_ALL, bound, &ns);
-    return (n * l->token_ns + l->rows_ns) / (l->rows_ns + ns);
+    return rate_of(l, n, ns + l->rows_ns, ns + l->rows_ns);
 }
 
 /* With the boundary that does most of those with which tokens come in time; where there is none,
@@ -94,13 +110,15 @@ static double split_rate(const load *l, int32_t *token_threads) {
     for (int32_t n = 1; n < n_threads; n++) {
         const gs_cost_part tokens = {(double)n / n_threads, true};
         const gs_cost_part prompts = {(double)(n_threads - n) / n_threads, true};
-        const double rows_ns = gs_cost_predict_on(&l->s->cost, l->rows, tokens);
-        if (rows_ns > l->pace_ns && n + 1 < n_threads)
+        const double row_ns = gs_cost_predict_on(&l->s->cost, l->rows, tokens);
+        if (row_ns > l->pace_ns && n + 1 < n_threads)
             continue;
         double ns;
         const int32_t chunk = most_tokens(l, &none, prompts, l->quantum_ns, &ns);
-        const double late = rows_ns > l->pace_ns ? l->pace_ns / rows_ns : 1.0;
-        const double rate = (chunk * l->token_ns / ns + l->rows_ns / rows_ns) * late;
+        const double late = row_ns > l->pace_ns ? l->pace_ns / row_ns : 1.0;
+        /* A step of prompts is seen to be over between two steps of tokens, and those that come
+         * meanwhile find their side busy: about half of such a step each. */
+        const double rate = rate_of(l, chunk, ns + row_ns, row_ns) * late;
         if (rate <= best)
             continue;
         best = rate;
@@ -109,14 +127,35 @@ static double split_rate(const load *l, int32_t *token_threads) {
     return best;
 }
 
+/* Longest step of prompts alone: of the class that has most of them. */
+static double quantum_of(const slo_step *t) {
+    const gs_sched *s = t->s;
+    int64_t n[GS_CLASS_COUNT] = {0};
+    int best = GS_CLASS_CHAT;
+    const gs_sched_list *const lists[] = {&s->running, &s->waiting};
+    for (int i = 0; i < 2; i++)
+        for (const gs_sched_seq *q = lists[i]->head; q; q = q->next)
+            if (in_prompt(t, q))
+                n[q->d.cls] += gs_sched_n_known(q) - q->n_computed;
+    for (int c = 0; c < GS_CLASS_COUNT; c++)
+        best = n[c] > n[best] ? c : best;
+    return (double)s->classes[best].quantum_ns;
+}
+
+/* Since the start, but for a beginning in which every machine is alike. */
+static double ratio_of(const gs_sched *s) {
+    return ((double)s->stats.prefill_tokens + 4.0 * GS_COST_CHUNK) /
+           ((double)s->stats.decode_tokens + GS_COST_CHUNK);
+}
+
 static load load_of(const slo_step *t, const gs_cost_step *rows) {
     const gs_sched *s = t->s;
     load l = {.s = s,
               .rows = rows,
               .rows_ns = gs_cost_predict(&s->cost, rows),
-              .token_ns = t->token_ns,
+              .ratio = ratio_of(s),
               .pace_ns = INFINITY,
-              .quantum_ns = (double)s->classes[GS_CLASS_CHAT].quantum_ns};
+              .quantum_ns = quantum_of(t)};
     for (const gs_sched_seq *q = s->running.head; q; q = q->next)
         if (!q->parked && !slo_is_held(t, q) && slo_interactive(s, q) && gs_sched_is_decode(q))
             l.pace_ns = slo_min(l.pace_ns, slo_reach(t, q->d.cls, slo_tpot(t, q->d.cls)));
@@ -137,8 +176,8 @@ static void weigh(slo_step *t, const gs_cost_step *rows) {
     gs_mode_view *m = &s->mode;
     int32_t token_threads = 0;
     m->rate[GS_MODE_MIXED] = mixed_rate(&l);
-    m->rate[GS_MODE_EXCLUSIVE] = exclusive_rate(&l);
-    m->rate[GS_MODE_SPLIT] = s->splits ? split_rate(&l, &token_threads) : 0.0;
+    m->rate[GS_MODE_EXCLUSIVE] = exclusive_rate(&l) / HANDICAP;
+    m->rate[GS_MODE_SPLIT] = s->splits ? split_rate(&l, &token_threads) / HANDICAP : 0.0;
     m->token_threads = token_threads;
     m->prompt_threads = s->splits ? s->cfg.n_threads - token_threads : 0;
     t->p->weigh_ns = t->now_ns + WEIGH_EVERY_NS;

@@ -1,6 +1,7 @@
 """A real model, SmolLM2-135M-Instruct, through the whole of it: kernels, paged KV, batching."""
 
 import json
+import os
 import random
 import re
 import threading
@@ -61,6 +62,25 @@ class Model(harness.SharedServer):
     def assert_mostly_equal(self, got, want):
         same = sum(g == w for g, w in zip(got, want, strict=True))
         self.assertGreaterEqual(same, len(want) - 2, [(g, w) for g, w in zip(got, want) if g != w])
+
+    @harness.limit(120)
+    def test_every_mode_gives_the_same_tokens(self):
+        """Prompts beside streams in one step, in turn, and at the same time on other cores."""
+        picked = range(4, 24, 2)
+        want = [text_of(self.greedy(k, f"mode alone {k}")) for k in picked]
+        for mode in ("mixed", "exclusive", "split"):
+            r = self.server.request("PATCH", "/v1/config", {"sched.mode": mode})
+            self.assertEqual(r.status, 200)
+            before = self.server.metrics().get("beside_steps_total", 0)
+            got = in_parallel(4, [lambda k=k, m=mode: text_of(self.greedy(k, f"{m} {k}"))
+                                  for k in picked])
+            self.assert_mostly_equal(got, want)
+            beside = self.server.metrics().get("beside_steps_total", 0) - before
+            if mode != "split" or os.cpu_count() < 2:
+                self.assertEqual(beside, 0)
+            else:
+                self.assertGreater(beside, 0)
+        self.server.request("PATCH", "/v1/config", {"sched.mode": "auto"})
 
     @harness.limit(240)
     def test_batch_invariance(self):
