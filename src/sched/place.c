@@ -202,10 +202,12 @@ bool gs_place_tokens(gs_place *p, uint64_t id, int32_t attempt, int32_t n, int64
         return true;
     r->n_here = n < MAX_TOKENS - r->n_here ? r->n_here + n : MAX_TOKENS;
     r->n_output = n < MAX_TOKENS - r->n_output ? r->n_output + n : MAX_TOKENS;
-    if (r->first_ns == 0)
-        place_saw_first(p, r, now_ns);
-    else
+    if (r->first_ns > 0) {
         place_saw_tokens(p, r, n, false, now_ns);
+        return true;
+    }
+    place_saw_first(p, r, now_ns);
+    place_stir(p, now_ns);
     return true;
 }
 
@@ -246,7 +248,7 @@ static bool end_badly(gs_place *p, place_request *r, int64_t now_ns, gs_place_ov
 bool gs_place_end(gs_place *p, uint64_t id, int32_t attempt, gs_place_how how, int64_t now_ns,
                   gs_place_over *out) {
     place_request *r = attempt_of(p, id, attempt);
-    now_ns = place_now(p, now_ns);
+    now_ns = place_stir(p, now_ns);
     *out = (gs_place_over){0};
     if (!r || p->workers[r->worker].dead)
         return false;
@@ -276,7 +278,7 @@ bool gs_place_end(gs_place *p, uint64_t id, int32_t attempt, gs_place_how how, i
 
 bool gs_place_cancel(gs_place *p, uint64_t id, int64_t now_ns, gs_place_over *out) {
     place_request *r = place_find(p, id);
-    now_ns = place_now(p, now_ns);
+    now_ns = place_stir(p, now_ns);
     *out = (gs_place_over){0};
     if (!r)
         return false;
@@ -306,7 +308,7 @@ static bool is_valid(const gs_place_desc *d) {
 }
 
 int gs_place_submit(gs_place *p, const gs_place_desc *d, int64_t now_ns) {
-    (void)place_now(p, now_ns);
+    (void)place_stir(p, now_ns);
     if (!is_valid(d))
         return GS_ERR_INVALID;
     if (place_find(p, d->id))
@@ -318,7 +320,9 @@ int gs_place_submit(gs_place *p, const gs_place_desc *d, int64_t now_ns) {
         return GS_ERR_OVERLOADED;
     place_request *r = &p->requests[p->free_request];
     p->free_request = r->id_next;
+    uint64_t *blocks = r->blocks;
     *r = (place_request){.d = *d,
+                         .blocks = blocks,
                          .living = true,
                          .worker = PLACE_NONE,
                          .left = PLACE_NONE,
@@ -418,18 +422,19 @@ static bool next_dispatch(gs_place *p, int64_t now_ns, gs_place_act *out) {
 
 bool gs_place_next(gs_place *p, int64_t now_ns, gs_place_act *out) {
     now_ns = place_now(p, now_ns);
+    if (!p->stirred && now_ns < p->wake_ns)
+        return false;
     p->wake_ns = GS_NEVER_NS;
     const bool any = next_refusal(p, now_ns, out) || place_next_worker_act(p, now_ns, out) ||
                      next_dispatch(p, now_ns, out);
-    if (any) {
-        p->wake_ns = now_ns;
+    p->stirred = any;
+    if (any)
         mix(p, out);
-    }
     return any;
 }
 
 int64_t gs_place_wake_ns(const gs_place *p) {
-    return p->wake_ns;
+    return p->stirred ? p->now_ns : p->wake_ns;
 }
 
 /* ---- to look at -------------------------------------------------------------------------------*/
@@ -485,17 +490,20 @@ int gs_place_create(const gs_place_config *cfg, gs_place **out) {
         n_ids *= 2;
     p->id_mask = n_ids - 1;
     p->requests = gs_calloc(n, sizeof *p->requests);
+    p->blocks = gs_calloc(n, PLACE_BLOCKS * sizeof *p->blocks);
     p->ids = gs_array(n_ids, sizeof *p->ids);
     p->persons = gs_calloc(p->cfg.max_persons, sizeof *p->persons);
     p->talks = gs_calloc(PLACE_TALKS, sizeof *p->talks);
     p->ways = gs_calloc((size_t)GS_PLACE_WORKERS * PLACE_SETS, sizeof *p->ways);
-    if (!p->requests || !p->ids || !p->persons || !p->talks || !p->ways) {
+    if (!p->requests || !p->blocks || !p->ids || !p->persons || !p->talks || !p->ways) {
         gs_place_free(p);
         return GS_ERR_NOMEM;
     }
     memset(p->ids, 0xff, n_ids * sizeof *p->ids);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         p->requests[i].id_next = i + 1 < n ? (int32_t)i + 1 : PLACE_NONE;
+        p->requests[i].blocks = p->blocks + i * PLACE_BLOCKS;
+    }
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
         p->waiting[c] = p->last_waiting[c] = PLACE_NONE;
         p->output[c] = OUTPUT;
@@ -514,6 +522,7 @@ void gs_place_free(gs_place *p) {
     gs_free(p->talks);
     gs_free(p->persons);
     gs_free(p->ids);
+    gs_free(p->blocks);
     gs_free(p->requests);
     gs_free(p);
 }

@@ -11,6 +11,7 @@
 #define REMOTE_EXTRA 1.25 /* a remote has to be so much faster to get what the local one can do */
 #define OUTPUT_SHARE 0.1  /* weight of the newest answer */
 #define WAITED       2.0  /* times its predicted TTFT: it waited in the worker's own queue */
+#define WELL_KNOWN   8    /* first tokens, for that to be said */
 #define TRY_MORE     32   /* answers at the limit, then one more is tried */
 
 /* ---- who may ----------------------------------------------------------------------------------*/
@@ -83,15 +84,15 @@ static void predict(const gs_place *p, int32_t i, const place_request *r, place_
     out->total_ns = out->ttft_ns + itl * (expected_output(p, r) - 1.0);
 }
 
-/* Whether the targets of its class are kept there, by predictions. Of a remote that has not
- * answered anything yet nobody knows. */
+/* Whether the targets of its class are kept there, by predictions. A remote that has not answered
+ * anything yet is believed to if it is preferred for the class. */
 static bool keeps_targets(const gs_place *p, const place_request *r, const place_choice *c,
                           int64_t now_ns) {
     const place_worker *w = &p->workers[c->worker];
     const gs_class_config *k = &p->classes[r->d.cls];
     const double since = (double)(now_ns - r->d.arrival_ns);
     if (!c->known)
-        return w->w.kind == GS_WORKER_LOCAL;
+        return w->w.kind == GS_WORKER_LOCAL || (w->w.prefers >> r->d.cls & 1);
     if (k->ttft_ns > 0 && since + c->ttft_ns > (double)k->ttft_ns)
         return false;
     if (k->complete_ns > 0 && since + c->total_ns > (double)k->complete_ns)
@@ -145,26 +146,30 @@ static bool fits_hours(const place_worker *w, const place_choice *c, int64_t now
     return left > (double)w->w.drain_ns && (!c->known || c->total_ns <= left);
 }
 
-/* Whether it can begin there now. An idle worker takes one request of any size. */
-static bool has_room(const gs_place *p, const place_request *r, const place_choice *c,
+typedef enum room { ROOM_NONE, ROOM_SOON, ROOM_NOW } room;
+
+/* Whether it can begin there now, or as soon as the prompts before it are computed, which its
+ * prediction counts. An idle worker takes one request of any size. */
+static room room_for(const gs_place *p, const place_request *r, const place_choice *c,
                      int64_t now_ns) {
     const place_worker *w = &p->workers[c->worker];
     const int tier = place_tier(w, r->d.cls);
     const place_load *l = &w->load[tier];
     if (!(w->open_classes >> r->d.cls & 1) || !fits_hours(w, c, now_ns))
-        return false;
+        return ROOM_NONE;
     if (l->n_seqs == 0)
-        return true;
+        return ROOM_NOW;
     const int32_t limit = w->w.prioritises ? w->w.max_seqs : w->limit;
     if (l->n_seqs + place_seqs(r) > limit)
-        return false;
+        return ROOM_NONE;
     if (w->w.max_tokens > 0 &&
         l->n_tokens + r->d.n_prompt + (int64_t)r->d.max_output * place_seqs(r) > w->w.max_tokens)
-        return false;
+        return ROOM_NONE;
     if (w->w.kind == GS_WORKER_LOCAL) /* its scheduler sees to the rest */
-        return true;
-    return w->cost[tier].prompt_ns * (double)l->n_prompt <= AHEAD_NS &&
-           streams_keep(p, w, r, tier) && adds_rate(w, r, tier);
+        return ROOM_NOW;
+    if (!streams_keep(p, w, r, tier) || !adds_rate(w, r, tier))
+        return ROOM_NONE;
+    return w->cost[tier].prompt_ns * (double)l->n_prompt <= AHEAD_NS ? ROOM_NOW : ROOM_SOON;
 }
 
 /* ---- choice -----------------------------------------------------------------------------------*/
@@ -180,6 +185,9 @@ static rank rank_of(const gs_place *p, const place_request *r, const place_choic
     const place_worker *w = &p->workers[c->worker];
     const bool interactive = place_interactive(r->d.cls);
     const bool remote = w->w.kind == GS_WORKER_REMOTE;
+    /* One that is preferred and idle, and that nobody knows yet, is tried. */
+    if (!c->known && w->n_placed == 0 && (w->w.prefers >> r->d.cls & 1))
+        return (rank){0};
     return (rank){.misses = !keeps_targets(p, r, c, now_ns),
                   .slow = interactive && w->slow,
                   .total_ns = c->total_ns * (interactive && remote ? REMOTE_EXTRA : 1.0)};
@@ -191,38 +199,41 @@ static bool is_better(const rank *a, const rank *b) {
     return a->slow != b->slow ? b->slow : a->total_ns < b->total_ns;
 }
 
-/* Of the workers in mask that have room, the best one; false: none has. */
+/* Of the workers in mask that have room, the best one; false: none has, or for somebody who waits
+ * for an answer the best one soon will. */
 static bool choose_best(const gs_place *p, const place_request *r, uint32_t mask, int64_t now_ns,
                         place_choice *out) {
     rank best = {0};
-    bool any = false, others_miss = true;
-    int32_t others_cached = 0;
+    bool others_keep = false, now = false;
+    int32_t n = 0, others_cached = 0;
     for (int32_t i = 0; i < GS_PLACE_WORKERS; i++) {
         place_choice c;
         if (!(mask & place_bit(i)) || !gets_work(&p->workers[i], now_ns))
             continue;
         predict(p, i, r, &c);
-        if (!has_room(p, r, &c, now_ns))
+        const room m = room_for(p, r, &c, now_ns);
+        if (m == ROOM_NONE || (m == ROOM_SOON && !place_interactive(r->d.cls)))
             continue;
         const rank k = rank_of(p, r, &c, now_ns);
-        const bool better = !any || is_better(&k, &best);
+        const bool better = n == 0 || is_better(&k, &best);
         const rank *lost = better ? &best : &k;
-        if (any) {
+        if (n > 0) {
             const int32_t cached = better ? out->n_cached : c.n_cached;
-            others_miss &= lost->misses;
+            others_keep |= !lost->misses;
             others_cached = cached > others_cached ? cached : others_cached;
         }
         if (better) {
             best = k;
             *out = c;
+            now = m == ROOM_NOW;
         }
-        any = true;
+        n++;
     }
-    if (any)
-        out->why = !best.misses && others_miss     ? GS_PLACE_WHY_TARGET
-                   : out->n_cached > others_cached ? GS_PLACE_WHY_CACHED
-                                                   : GS_PLACE_WHY_FASTEST;
-    return any;
+    if (n > 0)
+        out->why = n > 1 && !best.misses && !others_keep ? GS_PLACE_WHY_TARGET
+                   : out->n_cached > others_cached       ? GS_PLACE_WHY_CACHED
+                                                         : GS_PLACE_WHY_FASTEST;
+    return n > 0 && now;
 }
 
 static uint32_t local_of(const gs_place *p, uint32_t mask) {
@@ -291,6 +302,25 @@ static double counter_of(gs_place *p, const place_request *r) {
     return u->counter_ns + u->extra_ns + u->reserved_ns;
 }
 
+/* Background that found no room: what is no smaller finds none either, which spares long queues. */
+typedef struct no_room {
+    uint32_t may;
+    int64_t n_tokens;
+    int32_t n_seqs;
+} no_room;
+
+static bool is_no_smaller(const place_request *r, const no_room *than) {
+    return !place_interactive(r->d.cls) && r->d.deadline_ns == 0 && r->may == than->may &&
+           r->d.n_prompt + (int64_t)r->d.max_output >= than->n_tokens &&
+           place_seqs(r) >= than->n_seqs;
+}
+
+static no_room no_room_for(const place_request *r) {
+    return (no_room){.may = r->may,
+                     .n_tokens = r->d.n_prompt + (int64_t)r->d.max_output,
+                     .n_seqs = place_seqs(r)};
+}
+
 int32_t place_choose_next(gs_place *p, int64_t now_ns, place_choice *out) {
     uint32_t working = 0;
     for (int32_t i = 0; i < GS_PLACE_WORKERS; i++)
@@ -299,13 +329,17 @@ int32_t place_choose_next(gs_place *p, int64_t now_ns, place_choice *out) {
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
         int32_t best = PLACE_NONE;
         double least = INFINITY;
+        no_room full = {0};
         for (int32_t i = p->waiting[c]; i >= 0; i = p->requests[i].next) {
             place_request *r = &p->requests[i];
             const double counter = counter_of(p, r);
             place_choice choice;
-            if (counter >= least || (place_may(p, r) & working) == 0 ||
-                !choose(p, r, now_ns, &choice))
+            if (counter >= least || (place_may(p, r) & working) == 0 || is_no_smaller(r, &full))
                 continue;
+            if (!choose(p, r, now_ns, &choice)) {
+                full = no_room_for(r);
+                continue;
+            }
             best = i;
             least = counter;
             *out = choice;
@@ -318,12 +352,15 @@ int32_t place_choose_next(gs_place *p, int64_t now_ns, place_choice *out) {
 
 /* ---- what is learned --------------------------------------------------------------------------*/
 
-/* It came only after another answer had ended there, and much later than predicted: the worker had
- * all its seats taken, so from now on what is more than that waits here. */
+/* It came soon after another answer had ended there, and should have come long before that: the
+ * worker had all its seats taken, so from now on what is more than that waits here. */
 static bool waited_there(const place_worker *w, const place_request *r, int64_t now_ns) {
-    return w->w.kind == GS_WORKER_REMOTE && !w->w.prioritises && r->n_before > 0 &&
-           w->ended_ns > r->placed_ns && r->predicted_ttft_ns > 0 &&
-           (double)(now_ns - r->placed_ns) > WAITED * (double)r->predicted_ttft_ns;
+    const double predicted = (double)r->predicted_ttft_ns;
+    if (w->w.kind == GS_WORKER_LOCAL || w->w.prioritises || r->n_before < 1 ||
+        w->cost[0].n_ttft < WELL_KNOWN || w->ended_ns <= r->placed_ns)
+        return false;
+    return (double)(w->ended_ns - r->placed_ns) > WAITED * predicted &&
+           (double)(now_ns - w->ended_ns) < WAITED * predicted;
 }
 
 void place_saw_first(gs_place *p, place_request *r, int64_t now_ns) {

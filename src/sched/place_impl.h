@@ -32,7 +32,7 @@ typedef struct place_request {
     bool ever_failed;
     int32_t left;     /* worker of the attempt before; -1 */
     int32_t n_output; /* tokens that the client has */
-    uint64_t blocks[PLACE_BLOCKS];
+    uint64_t *blocks; /* [PLACE_BLOCKS], its part of the placement's */
     int32_t n_blocks, block_tokens;
     bool waits;
     int64_t lone_ns; /* and since then no worker is there that may take it; 0: one is */
@@ -122,6 +122,8 @@ struct gs_place {
     place_worker workers[GS_PLACE_WORKERS];
     place_way (*ways)[PLACE_WAYS]; /* of all workers */
     place_request *requests;       /* [max_requests] */
+    uint64_t *blocks;              /* [max_requests][PLACE_BLOCKS] */
+    bool stirred;                  /* something has happened that decisions depend on */
     int32_t free_request;
     int32_t *ids; /* [id_mask + 1] */
     uint64_t id_mask;
@@ -178,6 +180,11 @@ static inline int64_t place_now(gs_place *p, int64_t now_ns) {
     if (now_ns > p->now_ns)
         p->now_ns = now_ns;
     return p->now_ns;
+}
+/* The same for what decisions depend on: they are taken anew. */
+static inline int64_t place_stir(gs_place *p, int64_t now_ns) {
+    p->stirred = true;
+    return place_now(p, now_ns);
 }
 
 /* ---- place.c ---- */

@@ -84,7 +84,7 @@ static bool has_local(const gs_place *p) {
 }
 
 int gs_place_add(gs_place *p, const gs_place_worker *w, int64_t now_ns, const char **field) {
-    now_ns = place_now(p, now_ns);
+    now_ns = place_stir(p, now_ns);
     if (check_description(w, field) != GS_OK)
         return GS_ERR_INVALID;
     if (gs_place_find(p, w->name) >= 0 || (w->kind == GS_WORKER_LOCAL && has_local(p)))
@@ -113,7 +113,7 @@ int gs_place_add(gs_place *p, const gs_place_worker *w, int64_t now_ns, const ch
 int gs_place_change(gs_place *p, int32_t worker, const gs_place_worker *w, int64_t now_ns,
                     const char **field) {
     place_worker *x = worker_at(p, worker);
-    now_ns = place_now(p, now_ns);
+    now_ns = place_stir(p, now_ns);
     if (!x || check_description(w, field) != GS_OK)
         return x ? GS_ERR_INVALID : GS_ERR_NOT_FOUND;
     if (strcmp(x->w.name, w->name) != 0 || x->w.kind != w->kind ||
@@ -132,14 +132,14 @@ int gs_place_change(gs_place *p, int32_t worker, const gs_place_worker *w, int64
 
 void gs_place_drain(gs_place *p, int32_t worker, bool drain, int64_t now_ns) {
     place_worker *x = worker_at(p, worker);
-    place_now(p, now_ns);
+    place_stir(p, now_ns);
     if (x)
         x->draining = drain;
 }
 
 void gs_place_remove(gs_place *p, int32_t worker, int64_t now_ns) {
     place_worker *x = worker_at(p, worker);
-    place_now(p, now_ns);
+    place_stir(p, now_ns);
     if (!x)
         return;
     x->leaving = true;
@@ -226,7 +226,7 @@ void gs_place_set_wall(gs_place *p, int64_t wall_s, int64_t now_ns) {
         !p->wall_known || expected_s - wall_s > WALL_JUMP_S || wall_s - expected_s > WALL_JUMP_S;
     if (!jumped)
         return;
-    p->wall_known = true;
+    p->wall_known = p->stirred = true;
     p->wall_s = wall_s;
     p->wall_at_ns = now_ns;
     for (int32_t i = 0; i < GS_PLACE_WORKERS; i++)
@@ -258,7 +258,7 @@ void place_saw_fault(gs_place *p, place_worker *w, int64_t now_ns) {
 
 void gs_place_probed(gs_place *p, int32_t worker, bool ok, int64_t now_ns) {
     place_worker *w = worker_at(p, worker);
-    now_ns = place_now(p, now_ns);
+    now_ns = place_stir(p, now_ns);
     if (!w || !w->probing)
         return;
     w->probing = false;
@@ -280,8 +280,10 @@ void gs_place_alive(gs_place *p, int32_t worker, int64_t now_ns) {
 
 void gs_place_hold_off(gs_place *p, int32_t worker, int64_t until_ns) {
     place_worker *w = worker_at(p, worker);
-    if (w)
-        w->hold_until_ns = until_ns;
+    if (!w)
+        return;
+    w->hold_until_ns = until_ns;
+    p->stirred = true;
 }
 
 /* Silent for so long, with work there and a probe on its way for half of that: not a clock that

@@ -8,67 +8,30 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "sched/policy.h"
+#include "sched/sim_impl.h"
 #include "sched/turns.h"
-
-#define TEXTS_MAX 256 /* of one request: ids are request * TEXTS_MAX + text + 1 */
-
-typedef enum event_kind { EVENT_ARRIVE, EVENT_CANCEL } event_kind;
-
-typedef struct event {
-    int64_t t_ns;
-    uint64_t ordinal; /* ties in the order they were made */
-    event_kind kind;
-    int32_t request;
-} event;
-
-/* One model. */
-typedef struct sim_lane {
-    const gs_sim_device *device;
-    gs_kv *kv;
-    gs_item_result *results; /* [max_seqs] */
-    double done_share;       /* of the suspended step */
-    double step_ns;          /* its whole time */
-} sim_lane;
-
-struct gs_sim {
-    gs_sim_config cfg;
-    const gs_sim_request *requests;
-    int32_t n;
-    gs_sim_outcome *outcomes;       /* [n] */
-    int32_t **tokens;               /* [n] the request's, while it lives */
-    int32_t *first_child, *sibling; /* [n] who comes after it */
-    event *heap;                    /* [2n] */
-    int32_t n_events;
-    uint64_t last_ordinal;
-    sim_lane lanes[2];
-    gs_sched *scheds[2]; /* of the lanes */
-    int32_t n_lanes;
-    gs_plan beside; /* of the one lane, runs at the same time: n_items > 0 */
-    int64_t beside_ns, beside_end_ns;
-    gs_accounts *accounts;
-    gs_rng rng;
-    int64_t now_ns;
-    uint64_t n_computed;
-    uint32_t gaps[GS_CLASS_COUNT][GS_SIM_GAP_BINS];
-    int64_t gap_max_ns[GS_CLASS_COUNT];
-};
 
 /* ---- events: a binary heap --------------------------------------------------------------------*/
 
-static bool earlier(const event *a, const event *b) {
+static bool earlier(const sim_event *a, const sim_event *b) {
     return a->t_ns != b->t_ns ? a->t_ns < b->t_ns : a->ordinal < b->ordinal;
 }
 
-static void push(gs_sim *m, int64_t t_ns, event_kind kind, int32_t request) {
-    const event e = {t_ns, ++m->last_ordinal, kind, request};
+void sim_push(gs_sim *m, sim_event e) {
+    GS_ASSERT(m->n_events < m->max_events);
+    e.ordinal = ++m->last_ordinal;
     int32_t i = m->n_events++;
     for (; i > 0 && earlier(&e, &m->heap[(i - 1) / 2]); i = (i - 1) / 2)
         m->heap[i] = m->heap[(i - 1) / 2];
     m->heap[i] = e;
 }
 
-static event pop(gs_sim *m) {
-    const event top = m->heap[0], e = m->heap[--m->n_events];
+static void push(gs_sim *m, int64_t t_ns, sim_event_kind kind, int32_t request) {
+    sim_push(m, (sim_event){.t_ns = t_ns, .kind = kind, .request = request});
+}
+
+static sim_event pop(gs_sim *m) {
+    const sim_event top = m->heap[0], e = m->heap[--m->n_events];
     int32_t i = 0;
     for (;;) {
         int32_t c = 2 * i + 1;
@@ -88,7 +51,7 @@ static event pop(gs_sim *m) {
 /* ---- text: what token a request has at a place
  * --------------------------------------------------*/
 
-static int32_t token_at(const gs_sim *m, int32_t r, int32_t text, int32_t i) {
+int32_t sim_token_at(const gs_sim *m, int32_t r, int32_t text, int32_t i) {
     while (m->requests[r].prefix_of >= 0 && i < m->requests[r].n_prefix)
         r = m->requests[r].prefix_of;
     const gs_sim_request *q = &m->requests[r];
@@ -96,7 +59,7 @@ static int32_t token_at(const gs_sim *m, int32_t r, int32_t text, int32_t i) {
     uint64_t h = block < q->n_blocks ? q->blocks[block]
                  : q->prefix_key && i < q->n_prefix
                      ? q->prefix_key
-                     : 0x9e3779b97f4a7c15u * ((uint64_t)r * TEXTS_MAX + (uint64_t)text + 1);
+                     : 0x9e3779b97f4a7c15u * ((uint64_t)r * SIM_TEXTS + (uint64_t)text + 1);
     h = (h ^ (uint64_t)i) * 0xbf58476d1ce4e5b9u;
     h = (h ^ h >> 29) * 0x94d049bb133111ebu;
     return (int32_t)(h >> 40);
@@ -106,23 +69,15 @@ static gs_sched *sched_of(const gs_sim *m, int32_t r) {
     return m->scheds[m->requests[r].model];
 }
 
-static int32_t n_texts(const gs_sim_request *q) {
-    return q->n_texts > 0 ? q->n_texts : 1;
-}
-
-static int32_t n_room(const gs_sim_request *q) {
-    return q->n_prompt + (q->n_texts > 0 ? 0 : q->n_output);
-}
-
 static int alloc_tokens(gs_sim *m, int32_t r) {
     const gs_sim_request *q = &m->requests[r];
-    const int32_t room = n_room(q);
-    int32_t *t = gs_array((size_t)room * (size_t)n_texts(q), sizeof *t);
+    const int32_t room = sim_n_room(q);
+    int32_t *t = gs_array((size_t)room * (size_t)sim_n_texts(q), sizeof *t);
     if (!t)
         return GS_ERR_NOMEM;
-    for (int32_t k = 0; k < n_texts(q); k++)
+    for (int32_t k = 0; k < sim_n_texts(q); k++)
         for (int32_t i = 0; i < q->n_prompt; i++)
-            t[k * room + i] = token_at(m, r, k, i);
+            t[k * room + i] = sim_token_at(m, r, k, i);
     m->tokens[r] = t;
     return GS_OK;
 }
@@ -130,85 +85,138 @@ static int alloc_tokens(gs_sim *m, int32_t r) {
 /* ---- requests
  * -----------------------------------------------------------------------------------*/
 
-static void close_request(gs_sim *m, int32_t r, gs_sim_state state) {
+void sim_close(gs_sim *m, int32_t r, gs_sim_state state, int64_t now_ns) {
     gs_sim_outcome *o = &m->outcomes[r];
     o->state = state;
-    o->end_ns = m->now_ns;
+    o->end_ns = now_ns;
+    o->n_ends++;
+    m->n_closed++;
+    m->closed_ns = now_ns;
     gs_free(m->tokens[r]);
     m->tokens[r] = NULL;
     for (int32_t c = m->first_child[r]; c >= 0; c = m->sibling[c]) {
-        m->outcomes[c].start_ns = m->now_ns + m->requests[c].think_ns;
-        push(m, m->outcomes[c].start_ns, EVENT_ARRIVE, c);
+        m->outcomes[c].start_ns = now_ns + m->requests[c].think_ns;
+        push(m, m->outcomes[c].start_ns, SIM_ARRIVE, c);
     }
 }
 
-static int arrive(gs_sim *m, int32_t r, int64_t now_ns) {
+gs_seq_desc sim_desc(const gs_sim *m, int32_t r, int64_t now_ns) {
+    const gs_sim_request *q = &m->requests[r];
+    const int64_t start_ns = m->outcomes[r].start_ns;
+    return (gs_seq_desc){.cls = q->cls,
+                         .class_fixed = q->class_fixed,
+                         .person = q->person,
+                         .cache_scope = q->scope,
+                         .n_prompt = q->n_prompt,
+                         .max_output = q->n_texts > 0 ? 0 : q->n_output,
+                         .prefill_only = q->n_texts > 0,
+                         .arrival_ns = now_ns,
+                         .deadline_ns = q->deadline_ns > 0 ? start_ns + q->deadline_ns : 0};
+}
+
+static gs_seq_id id_of(int32_t r, int32_t text) {
+    return (gs_seq_id)r * SIM_TEXTS + (gs_seq_id)text + 1;
+}
+
+int sim_submit_local(gs_sim *m, int32_t r, int64_t now_ns, int64_t *retry_ns, bool *partly) {
     const gs_sim_request *q = &m->requests[r];
     gs_sim_outcome *o = &m->outcomes[r];
-    if (!m->tokens[r] && alloc_tokens(m, r) != GS_OK)
-        return GS_ERR_NOMEM;
-    o->n_tries++;
     gs_admission a = {0};
     int32_t k = 0;
-    for (; k < n_texts(q); k++) {
-        const gs_seq_desc d = {.id = (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)k + 1,
-                               .cls = q->cls,
-                               .class_fixed = q->class_fixed,
-                               .person = q->person,
-                               .cache_scope = q->scope,
-                               .tokens = m->tokens[r] + (size_t)k * (size_t)n_room(q),
-                               .n_prompt = q->n_prompt,
-                               .max_output = q->n_texts > 0 ? 0 : q->n_output,
-                               .prefill_only = q->n_texts > 0,
-                               .arrival_ns = now_ns,
-                               .deadline_ns =
-                                   q->deadline_ns > 0 ? o->start_ns + q->deadline_ns : 0};
+    for (; k < sim_n_texts(q); k++) {
+        gs_seq_desc d = sim_desc(m, r, now_ns);
+        d.id = id_of(r, k);
+        d.tokens = m->tokens[r] + (size_t)k * (size_t)sim_n_room(q);
         if (gs_sched_submit(sched_of(m, r), &d, now_ns, &a) != GS_OK)
             break;
     }
     o->n_texts_left = k;
-    if (k == n_texts(q)) {
+    *partly = k > 0 && k < sim_n_texts(q);
+    *retry_ns = a.retry_after_ns;
+    if (k == sim_n_texts(q)) {
         o->state = GS_SIM_LIVE;
         o->cls = a.cls;
-        if (q->cancel_after_ns > 0)
-            push(m, o->start_ns + q->cancel_after_ns, EVENT_CANCEL, r);
         return GS_OK;
     }
     /* A part of it is no use: what was taken is given back. */
     o->state = GS_SIM_PENDING;
     for (int32_t i = 0; i < k; i++)
-        gs_sched_cancel(sched_of(m, r), (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)i + 1, now_ns);
-    if (a.code == GS_ERR_OVERLOADED && o->n_tries < m->cfg.max_tries)
-        push(m, now_ns + a.retry_after_ns, EVENT_ARRIVE, r);
-    else if (k > 0)
+        gs_sched_cancel(sched_of(m, r), id_of(r, i), now_ns);
+    return a.code;
+}
+
+static int arrive(gs_sim *m, int32_t r, int64_t now_ns) {
+    const gs_sim_request *q = &m->requests[r];
+    gs_sim_outcome *o = &m->outcomes[r];
+    int64_t retry_ns = 0;
+    bool partly = false;
+    if (!m->tokens[r] && alloc_tokens(m, r) != GS_OK)
+        return GS_ERR_NOMEM;
+    o->n_tries++;
+    const bool elsewhere = sim_workers_arrive(m, r, now_ns);
+    const int rc = elsewhere ? GS_OK : sim_submit_local(m, r, now_ns, &retry_ns, &partly);
+    if (rc == GS_OK && q->cancel_after_ns > 0)
+        push(m, o->start_ns + q->cancel_after_ns, SIM_CANCEL, r);
+    else if (rc == GS_ERR_OVERLOADED && o->n_tries < m->cfg.max_tries)
+        push(m, now_ns + retry_ns, SIM_ARRIVE, r);
+    else if (rc != GS_OK && partly)
         o->state = GS_SIM_REFUSED; /* ends when those have been reported */
-    else
-        close_request(m, r, GS_SIM_REFUSED);
+    else if (rc != GS_OK)
+        sim_close(m, r, GS_SIM_REFUSED, m->now_ns);
     return GS_OK;
 }
 
-static void cancel(gs_sim *m, int32_t r, int64_t now_ns) {
-    for (int32_t k = 0; k < n_texts(&m->requests[r]); k++)
-        gs_sched_cancel(sched_of(m, r), (gs_seq_id)r * TEXTS_MAX + (gs_seq_id)k + 1, now_ns);
+void sim_cancel_local(gs_sim *m, int32_t r, int64_t now_ns) {
+    for (int32_t k = 0; k < sim_n_texts(&m->requests[r]); k++)
+        gs_sched_cancel(sched_of(m, r), id_of(r, k), now_ns);
 }
 
-/* Hands everything in that has happened by until_ns. */
-static int take_events(gs_sim *m, int64_t until_ns) {
-    while (m->n_events > 0 && m->heap[0].t_ns <= until_ns) {
-        const event e = pop(m);
-        if (e.kind == EVENT_CANCEL)
-            cancel(m, e.request, until_ns);
-        else if (arrive(m, e.request, e.t_ns) != GS_OK)
-            return GS_ERR_NOMEM;
+static int take_event(gs_sim *m, const sim_event *e, int64_t until_ns) {
+    switch (e->kind) {
+    case SIM_ARRIVE:
+        return arrive(m, e->request, e->t_ns);
+    case SIM_CANCEL:
+        if (m->workers)
+            sim_workers_cancel(m, e->request, e->t_ns);
+        else
+            sim_cancel_local(m, e->request, until_ns);
+        return GS_OK;
+    default:
+        return sim_workers_event(m, e);
     }
-    return GS_OK;
+}
+
+static int64_t next_event_ns(const gs_sim *m) {
+    return m->n_events > 0 ? m->heap[0].t_ns : GS_NEVER_NS;
+}
+
+/* Hands everything in that has happened by until_ns, and does what placement wants then. */
+static int take_events(gs_sim *m, int64_t until_ns) {
+    for (;;) {
+        const int64_t wake_ns = sim_workers_wake_ns(m), event_ns = next_event_ns(m);
+        int rc = GS_OK;
+        if (wake_ns < event_ns && wake_ns <= until_ns) {
+            rc = sim_workers_pump(m, wake_ns);
+        } else if (event_ns <= until_ns) {
+            const sim_event e = pop(m);
+            rc = take_event(m, &e, until_ns);
+            if (rc == GS_OK)
+                rc = sim_workers_pump(m, e.t_ns);
+        } else {
+            return GS_OK;
+        }
+        if (rc != GS_OK)
+            return rc;
+    }
 }
 
 static void take_ends_of(gs_sim *m, gs_sched *s) {
     gs_seq_end e;
     while (gs_sched_next_end(s, &e)) {
-        const int32_t r = (int32_t)((e.id - 1) / TEXTS_MAX);
+        const int32_t r = (int32_t)((e.id - 1) / SIM_TEXTS);
         gs_sim_outcome *o = &m->outcomes[r];
+        if (o->worker != 0) /* a part of it that was given back: it is not here any more */
+            continue;
         o->n_preempted += e.n_preempted;
         o->n_cached += e.n_cached;
         o->n_output += e.n_output;
@@ -216,13 +224,15 @@ static void take_ends_of(gs_sim *m, gs_sched *s) {
         if (--o->n_texts_left > 0 || o->state == GS_SIM_PENDING)
             continue;
         if (o->state == GS_SIM_REFUSED) {
-            close_request(m, r, GS_SIM_REFUSED);
+            sim_close(m, r, GS_SIM_REFUSED, m->now_ns);
             continue;
         }
         if (m->requests[r].n_texts > 0 && e.reason == GS_END_DONE)
             o->first_ns = m->now_ns;
         const bool broken = e.reason == GS_END_CANCELLED || e.reason == GS_END_ERROR;
-        close_request(m, r, broken ? GS_SIM_CANCELLED : GS_SIM_DONE);
+        if (!broken)
+            sim_workers_local_end(m, r, m->now_ns);
+        sim_close(m, r, broken ? GS_SIM_CANCELLED : GS_SIM_DONE, m->now_ns);
     }
 }
 
@@ -243,12 +253,12 @@ static int64_t bin_ns(int bin) {
     return (int64_t)(1000.0 * pow(1.02, bin + 0.5));
 }
 
-static void note_token(gs_sim *m, int32_t r) {
+void sim_note_token(gs_sim *m, int32_t r, int64_t now_ns) {
     gs_sim_outcome *o = &m->outcomes[r];
     if (o->first_ns == 0) {
-        o->first_ns = m->now_ns;
+        o->first_ns = now_ns;
     } else {
-        const int64_t gap_ns = m->now_ns - o->last_ns;
+        const int64_t gap_ns = now_ns - o->last_ns;
         const gs_class c = m->requests[r].cls;
         m->gaps[c][gap_bin(gap_ns)]++;
         if (gap_ns > o->max_gap_ns)
@@ -256,7 +266,7 @@ static void note_token(gs_sim *m, int32_t r) {
         if (gap_ns > m->gap_max_ns[c])
             m->gap_max_ns[c] = gap_ns;
     }
-    o->last_ns = m->now_ns;
+    o->last_ns = now_ns;
 }
 
 static gs_cost_part part_of(const gs_sim_device *d, const gs_plan *plan) {
@@ -265,14 +275,19 @@ static gs_cost_part part_of(const gs_sim_device *d, const gs_plan *plan) {
     return (gs_cost_part){(double)plan->max_threads / d->n_threads, plan->beside};
 }
 
-static void finish_step(gs_sim *m, int32_t at, const gs_plan *plan, int64_t elapsed_ns) {
+/* With remotes, what happened there while the step ran comes first: one clock for all. */
+static int finish_step(gs_sim *m, int32_t at, const gs_plan *plan, int64_t elapsed_ns) {
     sim_lane *l = &m->lanes[at];
+    if (m->workers && take_events(m, m->now_ns) != GS_OK)
+        return GS_ERR_NOMEM;
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *it = &plan->items[i];
-        const int32_t r = (int32_t)((it->id - 1) / TEXTS_MAX);
-        l->results[i] = (gs_item_result){.token = token_at(m, r, 0, it->pos + it->n_tokens)};
-        if (it->sample)
-            note_token(m, r);
+        const int32_t r = (int32_t)((it->id - 1) / SIM_TEXTS);
+        l->results[i] = (gs_item_result){.token = sim_token_at(m, r, 0, it->pos + it->n_tokens)};
+        if (it->sample) {
+            sim_note_token(m, r, m->now_ns);
+            sim_workers_local_token(m, r, m->now_ns);
+        }
     }
     m->n_computed += (uint64_t)plan->n_tokens;
     const gs_step_result res = {.elapsed_ns = elapsed_ns,
@@ -282,6 +297,7 @@ static void finish_step(gs_sim *m, int32_t at, const gs_plan *plan, int64_t elap
         gs_sched_commit_beside(m->scheds[at], plan, &res, m->now_ns);
     else
         gs_sched_commit(m->scheds[at], plan, &res, m->now_ns);
+    return GS_OK;
 }
 
 /* Layer by layer, as far as nobody more urgent comes. True: it was put aside. */
@@ -303,11 +319,10 @@ static int run_layers(gs_sim *m, int32_t at, const gs_plan *plan) {
             return GS_OK;
         }
     }
-    finish_step(m, at, plan, m->now_ns - began_ns);
-    return GS_OK;
+    return finish_step(m, at, plan, m->now_ns - began_ns);
 }
 
-static double step_time(gs_sim *m, const gs_sim_device *d, const gs_plan *plan) {
+double sim_step_time(gs_sim *m, const gs_sim_device *d, const gs_plan *plan) {
     gs_cost_step x = {0};
     for (int32_t i = 0; i < plan->n_items; i++) {
         const gs_plan_item *it = &plan->items[i];
@@ -320,7 +335,8 @@ static double step_time(gs_sim *m, const gs_sim_device *d, const gs_plan *plan) 
 
 static int run_step(gs_sim *m, int32_t at, const gs_plan *plan) {
     sim_lane *l = &m->lanes[at];
-    double ns = plan->resume ? l->step_ns * (1.0 - l->done_share) : step_time(m, l->device, plan);
+    double ns =
+        plan->resume ? l->step_ns * (1.0 - l->done_share) : sim_step_time(m, l->device, plan);
     if (plan->may_yield) {
         if (!plan->resume) {
             l->step_ns = ns;
@@ -330,8 +346,7 @@ static int run_step(gs_sim *m, int32_t at, const gs_plan *plan) {
     }
     ns = ns > 1.0 ? ns : 1.0;
     m->now_ns += (int64_t)ns;
-    finish_step(m, at, plan, (int64_t)ns);
-    return GS_OK;
+    return finish_step(m, at, plan, (int64_t)ns);
 }
 
 static void begin_beside(gs_sim *m) {
@@ -340,22 +355,25 @@ static void begin_beside(gs_sim *m) {
     gs_sched_plan_beside(m->scheds[0], m->now_ns, &m->beside);
     if (m->beside.n_items == 0)
         return;
-    const double ns = step_time(m, m->lanes[0].device, &m->beside);
+    const double ns = sim_step_time(m, m->lanes[0].device, &m->beside);
     m->beside_ns = ns > 1.0 ? (int64_t)ns : 1;
     m->beside_end_ns = m->now_ns + m->beside_ns;
 }
 
-static void end_beside(gs_sim *m) {
+static int end_beside(gs_sim *m) {
     if (m->beside.n_items == 0 || m->now_ns < m->beside_end_ns)
-        return;
-    finish_step(m, 0, &m->beside, m->beside_ns);
+        return GS_OK;
+    const int rc = finish_step(m, 0, &m->beside, m->beside_ns);
     m->beside.n_items = 0;
+    return rc;
 }
 
 /* When something happens, with nothing to run before until_ns. */
 static int64_t next_time(const gs_sim *m, int64_t until_ns) {
-    if (m->n_events > 0 && m->heap[0].t_ns < until_ns)
-        until_ns = m->heap[0].t_ns;
+    if (next_event_ns(m) < until_ns)
+        until_ns = next_event_ns(m);
+    if (sim_workers_wake_ns(m) < until_ns)
+        until_ns = sim_workers_wake_ns(m);
     if (m->beside.n_items > 0 && m->beside_end_ns < until_ns)
         until_ns = m->beside_end_ns;
     return until_ns;
@@ -364,10 +382,11 @@ static int64_t next_time(const gs_sim *m, int64_t until_ns) {
 int gs_sim_run(gs_sim *m, char *err, size_t errlen) {
     for (;;) {
         gs_plan plan;
-        end_beside(m);
-        if (take_events(m, m->now_ns) != GS_OK)
+        if (end_beside(m) != GS_OK || take_events(m, m->now_ns) != GS_OK)
             return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
         take_ends(m);
+        if (sim_workers_pump(m, m->now_ns) != GS_OK)
+            return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
         if (m->cfg.end_ns > 0 && m->now_ns >= m->cfg.end_ns)
             return GS_OK;
         begin_beside(m);
@@ -385,6 +404,8 @@ int gs_sim_run(gs_sim *m, char *err, size_t errlen) {
         for (int32_t i = 0; i < m->n_lanes; i++)
             if (m->cfg.check && gs_sched_check(m->scheds[i], err, errlen) != GS_OK)
                 return GS_ERR_INTERNAL;
+        if (m->cfg.check && sim_workers_check(m, err, errlen) != GS_OK)
+            return GS_ERR_INTERNAL;
     }
 }
 
@@ -449,7 +470,7 @@ static int create_lanes(gs_sim *m) {
 }
 
 static bool valid(const gs_sim_config *cfg, const gs_sim_request *q, int32_t i) {
-    return q->n_prompt > 0 && q->n_texts >= 0 && q->n_texts < TEXTS_MAX &&
+    return q->n_prompt > 0 && q->n_texts >= 0 && q->n_texts < SIM_TEXTS &&
            (q->n_texts > 0 || q->n_output > 0) && q->after < i && q->prefix_of < i &&
            q->n_prefix <= q->n_prompt && q->model >= 0 && q->model <= (cfg->second ? 1 : 0) &&
            (int)q->cls >= 0 && q->cls < GS_CLASS_COUNT &&
@@ -457,8 +478,19 @@ static bool valid(const gs_sim_config *cfg, const gs_sim_request *q, int32_t i) 
            (q->n_blocks == 0 || (q->block_tokens > 0 && q->n_texts == 0));
 }
 
+/* Each request comes and is cancelled once, and is sent to each worker once at most; of a remote a
+ * step, two probes and its faults are ahead. */
+static int32_t max_events(const gs_sim_config *cfg, int32_t n) {
+    int32_t sum = 2 * (n > 0 ? n : 1) + n * cfg->n_remotes;
+    for (int32_t i = 0; i < cfg->n_remotes; i++)
+        sum += 4 + 3 * cfg->remotes[i].n_faults;
+    return sum;
+}
+
 int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int32_t n,
                   gs_sim **out) {
+    if (cfg->n_remotes < 0 || cfg->n_remotes > GS_PLACE_WORKERS - 1)
+        return GS_ERR_INVALID;
     for (int32_t i = 0; i < n; i++)
         if (!valid(cfg, &requests[i], i))
             return GS_ERR_INVALID;
@@ -474,10 +506,13 @@ int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int3
     m->tokens = gs_calloc(some, sizeof(int32_t *));
     m->first_child = gs_array(some, sizeof *m->first_child);
     m->sibling = gs_array(some, sizeof *m->sibling);
-    m->heap = gs_calloc(2 * some, sizeof *m->heap);
+    m->max_events = max_events(cfg, n);
+    m->heap = gs_array((size_t)m->max_events, sizeof *m->heap);
     int rc = GS_ERR_NOMEM;
     if (m->outcomes && m->tokens && m->first_child && m->sibling && m->heap)
         rc = create_lanes(m);
+    if (rc == GS_OK)
+        rc = sim_workers_create(m);
     if (rc != GS_OK) {
         gs_sim_free(m);
         return rc;
@@ -493,7 +528,7 @@ int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int3
     for (int32_t i = 0; i < n; i++)
         if (requests[i].after < 0) {
             m->outcomes[i].start_ns = requests[i].t_ns + 1;
-            push(m, m->outcomes[i].start_ns, EVENT_ARRIVE, i);
+            push(m, m->outcomes[i].start_ns, SIM_ARRIVE, i);
         }
     *out = m;
     return GS_OK;
@@ -502,6 +537,7 @@ int gs_sim_create(const gs_sim_config *cfg, const gs_sim_request *requests, int3
 void gs_sim_free(gs_sim *m) {
     if (!m)
         return;
+    sim_workers_free(m);
     for (int32_t i = 0; i < m->n_lanes; i++) {
         gs_sched_free(m->scheds[i]);
         gs_kv_free(m->lanes[i].kv);
@@ -568,7 +604,7 @@ static bool met(const gs_sim *m, const gs_sim_request *q, const gs_sim_outcome *
     gs_sched_get_classes(m->scheds[0], k);
     const gs_class_config *c = &k[q->cls];
     const int64_t deadline_ns = q->deadline_ns > 0 ? q->deadline_ns : c->complete_ns;
-    if (o->state == GS_SIM_REFUSED)
+    if (o->state == GS_SIM_REFUSED || o->state == GS_SIM_FAILED)
         return false;
     if (c->ttft_ns == 0)
         return deadline_ns == 0 || o->end_ns - o->start_ns <= deadline_ns;
@@ -588,9 +624,10 @@ static void count(const gs_sim *m, gs_sim_report *out) {
         k->n_done += o->state == GS_SIM_DONE;
         k->n_cancelled += o->state == GS_SIM_CANCELLED;
         k->n_refused += o->state == GS_SIM_REFUSED;
+        k->n_failed += o->state == GS_SIM_FAILED;
         k->n_tokens_out += o->n_output;
         if (o->state == GS_SIM_DONE)
-            k->n_tokens_in += (int64_t)q->n_prompt * n_texts(q) - o->n_cached;
+            k->n_tokens_in += (int64_t)q->n_prompt * sim_n_texts(q) - o->n_cached;
         if (o->state == GS_SIM_CANCELLED && o->first_ns == 0)
             continue; /* showed nothing: late or not, nobody knows */
         k->n_judged++;
@@ -646,8 +683,9 @@ int gs_sim_report_create(const gs_sim *m, gs_sim_report *out) {
     int64_t *v = gs_array(m->n > 0 ? (size_t)m->n : 1, sizeof *v);
     if (!v)
         return GS_ERR_NOMEM;
-    *out = (gs_sim_report){.end_ns = m->now_ns,
-                           .tokens_per_s = (double)m->n_computed * 1e9 / (double)m->now_ns,
+    const int64_t end_ns = m->workers ? m->closed_ns : m->now_ns;
+    *out = (gs_sim_report){.end_ns = end_ns,
+                           .tokens_per_s = (double)m->n_computed * 1e9 / (double)end_ns,
                            .fairness = jain(m),
                            .hash = gs_sched_decision_hash(m->scheds[0])};
     count(m, out);
@@ -661,5 +699,7 @@ int gs_sim_report_create(const gs_sim *m, gs_sim_report *out) {
         gs_sched_get_stats(m->scheds[1], &out->second);
         out->hash ^= gs_sched_decision_hash(m->scheds[1]) << 1;
     }
+    if (gs_sim_place(m))
+        out->hash ^= gs_place_decision_hash(gs_sim_place(m)) << 2;
     return GS_OK;
 }

@@ -6,6 +6,10 @@
  * The device differs from what the scheduler believes: the scheduler starts from the device's
  * model times model_error and has to learn. Steps that may yield are run layer by layer, as the
  * engine runs them, and in mode split a step beside the others ends between two of them, as there.
+ *
+ * With remotes it is the local worker of several: each remote is a device of its own with a server
+ * that takes requests as they come (first come, first served), beyond a network, with faults on
+ * request. sched/place.h decides who gets what, as in the server.
  */
 #ifndef GS_SCHED_SIM_H
 #define GS_SCHED_SIM_H
@@ -13,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "sched/place.h"
 #include "sched/sched.h"
 
 typedef struct gs_sim_request {
@@ -48,9 +53,33 @@ typedef struct gs_sim_device {
     int32_t block_tokens, max_seqs, max_batch_tokens, prefill_chunk, max_context;
 } gs_sim_device;
 
+typedef enum gs_sim_fault_kind {
+    GS_SIM_KILL, /* all it has is lost, connections break and are refused */
+    GS_SIM_HANG, /* it accepts and says nothing; then goes on */
+    GS_SIM_SLOW  /* steps take factor as long */
+} gs_sim_fault_kind;
+
+typedef struct gs_sim_fault {
+    gs_sim_fault_kind kind;
+    int64_t at_ns, until_ns;
+    double factor; /* of SLOW */
+} gs_sim_fault;
+
+typedef struct gs_sim_remote {
+    gs_sim_device device;
+    gs_place_worker worker;     /* models are the simulator's: the first one */
+    int64_t latency_ns;         /* until a request is there, and a probe's answer back */
+    const gs_sim_fault *faults; /* [n_faults], borrowed */
+    int32_t n_faults;
+} gs_sim_remote;
+
 typedef struct gs_sim_config {
     gs_sim_device device;
-    const gs_sim_device *second;    /* another model on the same machine; NULL: none */
+    const gs_sim_device *second;  /* another model on the same machine; NULL: none */
+    const gs_sim_remote *remotes; /* [n_remotes], at most GS_PLACE_WORKERS - 1 */
+    int32_t n_remotes;
+    uint32_t local_only;            /* of placement; 1 << gs_class each */
+    bool round_robin;               /* a plain proxy instead of placement: to each in turn */
     const gs_policy_ops *policy;    /* NULL: the default */
     const gs_class_config *classes; /* NULL: the defaults */
     const gs_slo_config *slo;       /* NULL: the defaults */
@@ -69,7 +98,8 @@ typedef enum gs_sim_state {
     GS_SIM_LIVE,
     GS_SIM_DONE,
     GS_SIM_CANCELLED,
-    GS_SIM_REFUSED
+    GS_SIM_REFUSED,
+    GS_SIM_FAILED /* its worker did, after the first token */
 } gs_sim_state;
 
 typedef struct gs_sim_outcome {
@@ -82,12 +112,16 @@ typedef struct gs_sim_outcome {
     gs_class cls; /* served as */
     int64_t last_ns;
     int64_t charged_ns;
+    /* With remotes: */
+    int32_t worker;     /* of the latest attempt: 0 the local one, i + 1 remote i; -1: none */
+    int32_t n_attempts; /* at workers */
+    int32_t n_ends;     /* times that it was closed: 1 at most, or something is wrong */
 } gs_sim_outcome;
 
 #define GS_SIM_GAP_BINS 1100
 
 typedef struct gs_sim_class {
-    int32_t n, n_done, n_cancelled, n_refused, n_judged, n_met;
+    int32_t n, n_done, n_cancelled, n_refused, n_failed, n_judged, n_met;
     int64_t ttft_p50_ns, ttft_p95_ns, ttft_p99_ns;
     int64_t gap_p50_ns, gap_p95_ns, gap_p99_ns, gap_max_ns; /* between tokens, all of the class */
     int64_t tpot_p50_ns, tpot_p95_ns;
@@ -121,6 +155,10 @@ const gs_sim_outcome *gs_sim_outcomes(const gs_sim *m); /* [n] */
 int gs_sim_report_create(const gs_sim *m, gs_sim_report *out);
 int64_t gs_sim_charged(const gs_sim *m, uint32_t person); /* device time, ns */
 gs_sched *gs_sim_sched(const gs_sim *m);
+/* NULL without remotes, and with round_robin. Workers have the numbers of gs_sim_outcome. */
+const gs_place *gs_sim_place(const gs_sim *m);
+/* A remote's server, as it is since it was killed last. */
+const gs_sched *gs_sim_remote_sched(const gs_sim *m, int32_t remote, const gs_kv **kv);
 void gs_sim_free(gs_sim *m);
 
 /* A few machines, for tests and for `gamasot sim` without a device file. NULL: no such name. */
