@@ -44,7 +44,7 @@ static gs_model_entry *find_own(const gs_api *a, const char *want, gs_name_match
     gs_model_entry *found = NULL;
     gs_name_match best = GS_NAME_NO;
     bool several = false;
-    for (int i = 0; i < a->models.n; i++) {
+    for (int i = 0; a->models.v && i < a->models.n; i++) {
         gs_model_entry *m = &a->models.v[i];
         const gs_name_match fits = m->gone ? GS_NAME_NO : gs_model_name_match(want, name_of(a, m));
         if (fits < least || fits == GS_NAME_NO || fits < best)

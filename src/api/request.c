@@ -556,8 +556,7 @@ int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
     return e->code;
 }
 
-static int check_suffix(gs_req *r) {
-    const gs_served_model *m = r->m;
+static int check_suffix(gs_req *r, const gs_served_model *m) {
     const json_t *v = json_object_get(r->body, "suffix");
     if (!v || json_is_null(v))
         return 0;
@@ -574,16 +573,16 @@ static int check_suffix(gs_req *r) {
     return 0;
 }
 
-static int32_t context_of(const gs_req *r) {
+static int32_t context_of(const gs_req *r, int32_t lane) {
     gs_backend_info info;
-    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
+    gs_engine_lane_info(r->api->engine, lane, &info);
     bool capped = r->p.num_ctx > 0 && r->p.num_ctx < info.max_context;
     return capped ? r->p.num_ctx : info.max_context;
 }
 
-static int check_generates(gs_req *r) {
+static int check_generates(gs_req *r, int32_t lane) {
     gs_backend_info info;
-    gs_engine_lane_info(r->api->engine, r->m->lane, &info);
+    gs_engine_lane_info(r->api->engine, lane, &info);
     if (!info.whole_prompts)
         return 0;
     return gs_api_fail(&r->error, GS_ERR_UNSUPPORTED, "model",
@@ -603,18 +602,18 @@ static int read_params(gs_req *r, bool chat) {
     if (rc == 0 && r->dialect->embeds)
         return gs_embed_read(r);
     if (rc == 0 && m)
-        rc = check_generates(r);
+        rc = check_generates(r, m->lane);
     if (rc == 0)
         rc = gs_gen_params_read(r->body, chat, m ? gs_tok_n_vocab(m->tokenizer) : INT32_MAX, &r->p,
                                 &r->error);
     if (rc == 0 && r->dialect->read)
         rc = r->dialect->read(r->body, &r->p, &r->error);
     if (rc == 0 && m)
-        r->context = context_of(r);
+        r->context = context_of(r, m->lane);
     if (rc == 0)
         rc = count_prompts(r, chat, &r->error);
     if (rc == 0 && !chat && m)
-        rc = check_suffix(r);
+        rc = check_suffix(r, m);
     return rc;
 }
 

@@ -106,7 +106,7 @@ gs_name_match gs_model_name_match(const char *want, const char *have) {
         return GS_NAME_TAGGED;
     /* A beginning has to end where a part of the name does, and to hold the whole family. */
     const size_t family = strcspn(tagged, ":");
-    if (tagged[family] == ':' && n >= family && begins(tagged, want, n))
+    if (n >= family && tagged[family] == ':' && begins(tagged, want, n))
         return GS_NAME_BEGINS;
     return GS_NAME_NO;
 }
