@@ -73,6 +73,8 @@ complete -c gamasot -n '__fish_seen_subcommand_from sim' -F
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l trace -r -F -d 'household trace (gamasot trace, or recorded by the server)'
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l device -r -F -d 'machine to simulate (default'
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l cost -r -F -d 'step times from a calibration instead of the device\'s'
+complete -c gamasot -n '__fish_seen_subcommand_from sim' -l remotes -x -d 'other machines that take part, as docs/workers.md says'
+complete -c gamasot -n '__fish_seen_subcommand_from sim' -l round-robin -d 'a plain proxy instead'
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l policy -x -a 'slo fcfs' -d 'scheduling policy (slo)'
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l speed -x -d 'play the trace so many times as fast'
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l model-error -x -d 'the scheduler first believes X times the true step times'

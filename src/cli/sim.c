@@ -15,10 +15,13 @@
 #include "sched/policy.h"
 #include "sched/sim_rules.h"
 
+#define REMOTE_LATENCY_NS 2000000LL /* of a network at home */
+
 typedef struct sim_options {
     const char *trace, *device, *cost, *out, *policy, *print_device;
     double seed, model_error, speed;
-    bool rules, check, own_scopes;
+    const char *remotes;
+    bool rules, check, own_scopes, round_robin;
     char label[256]; /* of the device */
 } sim_options;
 
@@ -38,6 +41,10 @@ static int parse(int argc, char **argv, sim_options *o) {
          "machine to simulate (default: this one, as the latest start measured it)"},
         {"--cost", GS_ARG_TEXT, &o->cost, 0, 0, "FILE",
          "step times from a calibration instead of the device's"},
+        {"--remotes", GS_ARG_TEXT, &o->remotes, 0, 0, "NAME|FILE,...",
+         "other machines that take part, as docs/workers.md says; at most 16"},
+        {"--round-robin", GS_ARG_FLAG, &o->round_robin, 0, 0, NULL,
+         "a plain proxy instead: to each machine in turn"},
         {"--policy", GS_ARG_TEXT, &o->policy, 0, 0, "slo|fcfs", "scheduling policy (slo)"},
         {"--speed", GS_ARG_NUMBER, &o->speed, 0.001, 1000, "X",
          "play the trace so many times as fast: the load's multiplier (1)"},
@@ -200,6 +207,42 @@ static void write_json(gs_buf *out, const gs_sim_report *r, const gs_sim *m, con
     gs_buf_char(out, '\n');
 }
 
+static void print_workers(const gs_sim *m, int64_t end_ns) {
+    const gs_place *p = gs_sim_place(m);
+    for (int32_t i = 0; p && gs_place_get_worker(p, i); i++) {
+        gs_place_view v;
+        gs_place_get_view(p, i, end_ns, &v);
+        printf("%-16s %6llu requests, %llu faults, busy %5.1f %%, charged %.1f s\n",
+               gs_place_get_worker(p, i)->name, (unsigned long long)v.n_dispatched,
+               (unsigned long long)v.n_faults, 100.0 * s_of(v.busy_ns) / s_of(end_ns),
+               s_of(v.charged_ns));
+    }
+}
+
+/* The machines of a list with commas; remotes has room for as many as there may be. */
+static int read_remotes(const char *list, gs_sim_remote *remotes, int32_t *n, char *err,
+                        size_t errlen) {
+    char name[512], label[256];
+    for (const char *at = list; *at; at += *at == ',') {
+        const size_t len = strcspn(at, ",");
+        if (*n == GS_PLACE_WORKERS - 1 || len >= sizeof name)
+            return gs_fail(err, errlen, GS_ERR_INVALID, "--remotes: too many, or a name too long");
+        gs_sim_remote *x = &remotes[*n];
+        memcpy(name, at, len);
+        name[len] = '\0';
+        const int rc = gs_device_read(name, &x->device, label, err, errlen);
+        if (rc != 0)
+            return rc;
+        gs_place_worker_defaults(GS_WORKER_REMOTE, &x->worker);
+        snprintf(x->worker.name, sizeof x->worker.name, "%d-%.30s", ++*n, name);
+        x->worker.max_seqs = x->device.max_seqs;
+        x->worker.max_tokens = 0;
+        x->latency_ns = REMOTE_LATENCY_NS;
+        at += len;
+    }
+    return GS_OK;
+}
+
 static int print_rules(uint64_t seed) {
     char err[200] = "";
     printf("| rule | scenario | machine | measured | with | without | worse by |\n"
@@ -234,6 +277,7 @@ static int load_cost(const char *path, gs_cost *c, char *err, size_t errlen) {
 }
 
 static int simulate(sim_options *o, char *err, size_t errlen) {
+    static gs_sim_remote remotes[GS_PLACE_WORKERS];
     gs_trace t;
     gs_trace_sim ts = {0};
     gs_sim *m = NULL;
@@ -244,13 +288,18 @@ static int simulate(sim_options *o, char *err, size_t errlen) {
                          .max_tries = 5,
                          .model_error = o->model_error,
                          .seed = (uint64_t)o->seed,
-                         .check = o->check};
+                         .check = o->check,
+                         .remotes = remotes,
+                         .local_only = 1u << GS_CLASS_VOICE,
+                         .round_robin = o->round_robin};
     if (!cfg.policy)
         return gs_fail(err, errlen, GS_ERR_INVALID, "there is no policy '%s'", o->policy);
     gs_trace_init(&t);
     int rc = gs_device_read(o->device, &cfg.device, o->label, err, errlen);
     if (rc == 0 && o->cost)
         rc = load_cost(o->cost, &cfg.device.cost, err, errlen);
+    if (rc == 0 && o->remotes)
+        rc = read_remotes(o->remotes, remotes, &cfg.n_remotes, err, errlen);
     if (rc == 0)
         rc = gs_trace_read(o->trace, &t, err, errlen);
     if (rc == 0 && gs_trace_clip(&t, cfg.device.max_context) > 0)
@@ -273,6 +322,7 @@ static int simulate(sim_options *o, char *err, size_t errlen) {
     if (rc != 0)
         goto out;
     print_report(&rep, s_of(gs_now_ns() - began_ns));
+    print_workers(m, rep.end_ns);
     if (o->out) {
         write_json(&json, &rep, m, &t, o);
         rc = gs_args_save(o->out, &json, err, errlen);

@@ -245,6 +245,18 @@ class Agreement(unittest.TestCase):
             "max_seqs": 64, "max_batch_tokens": 512, "prefill_chunk": 128, "max_context": 8192}))
         return str(path)
 
+    def test_other_machines_take_part_in_a_simulation(self):
+        trace = str(harness.TMP / "remotes.jsonl")
+        self.assertEqual(cli("trace", "generate", "evening_peak", "--duration", "120", "--seed", "4",
+                             "--out", trace)[0], 0)
+        args = ("sim", "--trace", trace, "--device", "xeon2-135m", "--remotes")
+        rc, out, _ = cli(*args, "xeon2-135m,n100-135m", "--check")
+        self.assertEqual(rc, 0)
+        for worker in ("local", "1-xeon2-135m", "2-n100-135m"):
+            self.assertRegex(out, rf"(?m)^{worker} +\d+ requests, 0 faults")
+        self.assertNotRegex(cli(*args, "xeon2-135m", "--round-robin")[1], "requests, 0 faults")
+        self.assertEqual(cli(*args, "nowhere")[0], 1)
+
     def test_simulated_and_measured_times_agree(self):
         trace, out = str(harness.TMP / "agree.jsonl"), harness.TMP / "agree.json"
         self.assertEqual(cli("trace", "generate", "evening_peak", "--scale", "4", "--duration",
