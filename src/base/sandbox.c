@@ -94,7 +94,7 @@ static ruleset what_this_kernel_knows(long version, unsigned allow) {
 static int add_rule(int set, const gs_sandbox_rule *rule, uint64_t handled) {
     struct stat st;
     path_beneath p = {.allowed = rights_of[rule->access]};
-    if (SANITIZED)
+    if (SANITIZED && rule->access != GS_SANDBOX_WRITE)
         p.allowed |= FS_EXECUTE;
     p.fd = open(rule->path, O_PATH | O_CLOEXEC);
     if (p.fd < 0)

@@ -48,7 +48,10 @@ class Search(unittest.TestCase):
         self.assertEqual((status, err), (0, ""))
         shown = json.loads(shown)
         for option, value in got["settings"].items():
-            self.assertAlmostEqual(float(shown[option]), value, places=6, msg=option)
+            if isinstance(value, str):
+                self.assertEqual(shown[option], value, option)
+            else:
+                self.assertAlmostEqual(float(shown[option]), value, places=6, msg=option)
         html = page.read_text()
         self.assertEqual(html.count("<svg"), 2)
         self.assertNotIn("<script", html)
