@@ -260,7 +260,7 @@ class Keys(harness.unittest.TestCase):
     def test_admin(self):
         """The doors that take an admin's key say so in the document."""
         admin, plain = self.add("root", "--admin"), self.add("plain")
-        with self.serve("--api-key", "old", key=admin) as server:
+        with self.serve("--api-key", "old", "--models.pull", "--server.add-workers", key=admin) as server:
             doors = [(path, method) for path, item in
                      server.get("/openapi.json").json["paths"].items()
                      for method, operation in item.items() if operation.get("x-gamasot-admin")]

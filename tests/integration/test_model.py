@@ -84,7 +84,7 @@ class Model(harness.SharedServer):
 
     @harness.limit(240)
     def test_batch_invariance(self):
-        """Alone and among 31 others."""
+        """Alone and among 39 others, of which 16 are long."""
         want = self.solo_texts()
         most = [0]
         stop = threading.Event()
@@ -98,15 +98,15 @@ class Model(harness.SharedServer):
         # Background, and held until all are there, however slowly this client starts them.
         flex = {"service_tier": "flex"}
         others = [lambda k=k: self.server.complete(f"{k} other things that {k} people say:",
-                                                   4 * N_TOKENS, user="others", **flex)
-                  for k in range(8)]
+                                                   2 * N_TOKENS, user="others", **flex)
+                  for k in range(16)]
         jobs = [lambda k=k: self.greedy(k, f"batch {k}", **flex) for k in range(24)] + others
 
         def let_go():
-            self.server.wait_metric("num_requests_waiting", 32, 60)
+            self.server.wait_metric("num_requests_waiting", 40, 60)
             self.hold_background(False)
         self.hold_background(True)
-        results = in_parallel(33, [*jobs, let_go])
+        results = in_parallel(41, [*jobs, let_go])
         stop.set()
         watcher.join()
         self.assertGreater(most[0], 24)  # they did run together
