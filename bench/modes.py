@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each mode (sched.mode) does on a running server, and whether auto finds the best.
 
-    flock /tmp/bench bench/modes.py http://127.0.0.1:11434 [--rounds 3] [--seconds 20] [--out FILE]
+    bench/modes.py http://127.0.0.1:11434 [--rounds 3] [--seconds 20] [--out FILE]
 
 Load mixes of clients that never stop; in each round every mode has its turn at each mix, in another
 order, for some seconds each. Printed are medians over the rounds: prompt and output tokens by the
@@ -15,6 +15,8 @@ import statistics
 import threading
 import time
 import urllib.request
+
+from household import quiet_machine
 
 MODES = ["mixed", "exclusive", "split", "auto"]
 WORDS = "river stone garden window silver morning paper engine circle yellow market letter".split()
@@ -126,12 +128,13 @@ def main():
     targets = targets_of(a.url)
     mixes = a.mixes.split(",")
     seen = {mix: {mode: [] for mode in MODES} for mix in mixes}
-    for k in range(a.rounds):
-        for mix in mixes:
-            order = MODES[:]
-            random.Random(k).shuffle(order)
-            for mode in order:
-                seen[mix][mode].append(play(a, targets, mix, mode, k))
+    with quiet_machine():
+        for k in range(a.rounds):
+            for mix in mixes:
+                order = MODES[:]
+                random.Random(k).shuffle(order)
+                for mode in order:
+                    seen[mix][mode].append(play(a, targets, mix, mode, k))
     call(a.url, "PATCH", "/v1/config", {"sched.mode": "auto"}).read()
     out = {}
     for mix in mixes:

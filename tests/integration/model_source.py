@@ -2,13 +2,14 @@
 that speaks Ollama's protocol. It can be slow, break off, lie, and send elsewhere."""
 
 import hashlib
-import http.server
 import json
 import random
 import re
 import struct
 import threading
 import time
+
+from stub import Local, QuietHandler
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CHUNK = 16384
@@ -37,9 +38,7 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
-class Source(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
+class Source(Local):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = {}     # path -> bytes
@@ -91,21 +90,8 @@ class Source(http.server.ThreadingHTTPServer):
     def handle_error(self, *_):
         """Clients that are killed are no news."""
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        self.shutdown()
-        self.server_close()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_):
-        pass
-
+class Handler(QuietHandler):
     def reply(self, status, body=b"", **headers):
         self.send_response(status)
         for name, value in headers.items():

@@ -6,13 +6,33 @@ import threading
 import time
 
 
-class Stub(http.server.ThreadingHTTPServer):
+class Local(http.server.ThreadingHTTPServer):
+    """A server of this process, until its `with` block ends."""
+
+    daemon_threads = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class QuietHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_):
+        pass
+
+
+class Stub(Local):
     """Chat streams of max_tokens tokens: the first after `first_s`, then one every `gap_s`.
 
     Between stall_from and stall_to (seconds after the first request) it does nothing at all.
     """
 
-    daemon_threads = True
     request_queue_size = 256
 
     def __init__(self, first_s, gap_s, stall=None):
@@ -36,21 +56,8 @@ class Stub(http.server.ThreadingHTTPServer):
                 end = stop
         time.sleep(max(0.0, end - time.monotonic()))
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        self.shutdown()
-        self.server_close()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_):
-        pass
-
+class Handler(QuietHandler):
     def answer(self, status, body, **headers):
         data = json.dumps(body).encode()
         self.send_response(status)
