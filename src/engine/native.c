@@ -32,17 +32,13 @@ static void plan_item(gs_native *b, int32_t i) {
     int32_t end = it->pos + it->n_tokens;
     GS_ASSERT(it->n_tokens > 0 && it->pos >= 0 && end <= b->cfg.max_context);
     GS_ASSERT((int64_t)it->n_blocks * b->cfg.block_tokens >= end);
-    GS_ASSERT(it->n_tokens <= b->cfg.max_batch_tokens - b->n_rows);
-    int32_t row = b->n_rows, n_out = it->sampler ? 1 : 0;
+    GS_ASSERT(it->n_tokens <= b->cfg.max_batch_tokens - b->n_step_rows);
+    int32_t row = b->n_step_rows, n_out = it->sampler ? 1 : 0;
     if (it->logits && it->n_logits > n_out)
         n_out = it->n_logits;
     GS_ASSERT(n_out <= it->n_tokens);
     for (int32_t t = 0; t < it->n_tokens; t++)
         b->rows[row + t] = (native_row){i, it->pos + t, it->tokens[t]};
-    for (int32_t t = 0; t < it->n_tokens; t += GS_NATIVE_ATTN_ROWS) {
-        int32_t n = it->n_tokens - t < GS_NATIVE_ATTN_ROWS ? it->n_tokens - t : GS_NATIVE_ATTN_ROWS;
-        b->spans[b->n_spans++] = (native_span){i, row + t, it->pos + t, n, 0};
-    }
     int32_t first_logits = it->logits ? it->n_tokens - it->n_logits : it->n_tokens;
     for (int32_t t = it->n_tokens - n_out; t < it->n_tokens; t++) {
         native_out *o = &b->outs[b->n_outs++];
@@ -50,7 +46,27 @@ static void plan_item(gs_native *b, int32_t i) {
         if (t >= first_logits)
             o->logits = it->logits + (int64_t)(t - first_logits) * b->m->hp.n_vocab;
     }
-    b->n_rows += it->n_tokens;
+    b->n_step_rows += it->n_tokens;
+}
+
+static int32_t n_passes(const gs_native *b) {
+    return (b->n_step_rows + b->pass_rows - 1) / b->pass_rows;
+}
+
+static void plan_pass(gs_native *b, int32_t pass) {
+    int32_t end;
+    b->pass = pass;
+    gs_share(b->n_step_rows, pass, n_passes(b), &b->row0, &end);
+    b->n_rows = end - b->row0;
+    b->n_spans = 0;
+    const native_row *rows = b->rows + b->row0;
+    for (int32_t r = 0, n; r < b->n_rows; r += n) {
+        for (n = 1; n < GS_NATIVE_ATTN_ROWS && r + n < b->n_rows; n++)
+            if (rows[r + n].item != rows[r].item)
+                break;
+        b->spans[b->n_spans++] = (native_span){rows[r].item, r, rows[r].pos, n, 0};
+    }
+    gs_native_attn_plan(b);
 }
 
 static void swap_areas(gs_native *b) {
@@ -63,9 +79,12 @@ static void swap_areas(gs_native *b) {
         .spans = b->spans,
         .outs = b->outs,
         .split = b->split,
+        .n_step_rows = b->n_step_rows,
+        .n_outs = b->n_outs,
+        .pass = b->pass,
+        .row0 = b->row0,
         .n_rows = b->n_rows,
         .n_spans = b->n_spans,
-        .n_outs = b->n_outs,
         .n_segs = b->n_segs,
         .parted = b->parted,
         .n_active = b->n_active,
@@ -78,25 +97,39 @@ static void swap_areas(gs_native *b) {
     b->spans = b->parked.spans;
     b->outs = b->parked.outs;
     b->split = b->parked.split;
+    b->n_step_rows = b->parked.n_step_rows;
+    b->n_outs = b->parked.n_outs;
+    b->pass = b->parked.pass;
+    b->row0 = b->parked.row0;
     b->n_rows = b->parked.n_rows;
     b->n_spans = b->parked.n_spans;
-    b->n_outs = b->parked.n_outs;
     b->n_segs = b->parked.n_segs;
     b->parted = b->parked.parted;
     b->n_active = b->parked.n_active;
     b->parked = now;
 }
 
-/* From first_layer on. A step that gives way leaves its area and the next one takes the other. */
-static int run_layers(gs_native *b, gs_batch *batch, int32_t first_layer) {
+/* The planned pass from first_layer on, and those after it. A step that gives way leaves its area
+ * and the next one takes the other. */
+static int run_passes(gs_native *b, gs_batch *batch, int32_t first_layer) {
     b->batch = batch;
     b->first_layer = first_layer;
-    b->next_layer = 0;
-    b->give_way = false;
-    gs_pool_run_on(b->cfg.pool, b->n_active, gs_native_step, b);
+    for (;;) {
+        b->give_way = false;
+        gs_pool_run_on(b->cfg.pool, b->n_active, gs_native_pass, b);
+        if (b->next_layer == b->m->hp.n_layers) {
+            if (gs_native_last_pass(b)) {
+                b->batch = NULL;
+                return GS_OK;
+            }
+            plan_pass(b, b->pass + 1);
+            b->next_layer = 0;
+        }
+        if (b->give_way)
+            break;
+        b->first_layer = 0;
+    }
     b->batch = NULL;
-    if (b->next_layer == 0)
-        return GS_OK;
     swap_areas(b);
     b->parked.next_layer = b->next_layer;
     return GS_BACKEND_SUSPENDED;
@@ -106,9 +139,10 @@ static int native_resume(gs_backend *base, gs_batch *batch) {
     gs_native *b = (gs_native *)base;
     const int32_t first_layer = b->parked.next_layer;
     swap_areas(b);
-    b->parked.next_layer = 0;
-    GS_ASSERT(first_layer > 0 && batch->n_copies == 0 && b->n_rows == batch->n_tokens);
-    return run_layers(b, batch, first_layer);
+    GS_ASSERT(b->pass + first_layer > 0 && batch->n_copies == 0 &&
+              b->n_step_rows == batch->n_tokens);
+    b->parked.pass = b->parked.next_layer = 0;
+    return run_passes(b, batch, first_layer);
 }
 
 static int native_forward(gs_backend *base, gs_batch *batch) {
@@ -117,13 +151,13 @@ static int native_forward(gs_backend *base, gs_batch *batch) {
     for (int32_t i = 0; i < batch->n_copies; i++)
         gs_kv_copy(&b->kv, batch->copies[i].dst, batch->copies[i].src, batch->copies[i].n_tokens);
     b->batch = batch;
-    b->n_rows = b->n_spans = b->n_outs = 0;
+    b->n_step_rows = b->n_outs = 0;
     for (int32_t i = 0; i < batch->n_items; i++)
         plan_item(b, i);
-    if (b->n_rows == 0)
+    if (b->n_step_rows == 0)
         return GS_OK;
-    gs_native_attn_plan(b);
-    return run_layers(b, batch, 0);
+    plan_pass(b, 0);
+    return run_passes(b, batch, 0);
 }
 
 /* ---- Creation ----------------------------------------------------------------------------------
@@ -231,7 +265,8 @@ static void fill_freq(gs_native *b) {
 
 static void carve_all(gs_native *b, gs_carver *c) {
     const gs_hparams *hp = &b->m->hp;
-    size_t t = (size_t)b->cfg.max_batch_tokens, f = sizeof(float), n_rot = (size_t)hp->n_rot / 2;
+    size_t t = (size_t)b->cfg.max_batch_tokens, p = (size_t)b->pass_rows;
+    size_t f = sizeof(float), n_rot = (size_t)hp->n_rot / 2;
     size_t nq = (size_t)hp->n_heads * (size_t)hp->head_dim;
     size_t nkv = (size_t)hp->n_kv_heads * (size_t)hp->head_dim;
     const int32_t n_ff = hp->n_experts > 0 ? 0 : hp->n_ff;
@@ -240,27 +275,27 @@ static void carve_all(gs_native *b, gs_carver *c) {
     for (int i = 0; i < 2; i++) { /* the area that steps begin in, and the one beside it */
         b->x = gs_carve(c, t, ne * f);
         b->tmp = gs_carve(c, t, ne * f);
-        b->cos_tab = gs_carve(c, (size_t)b->n_ropes * t, n_rot * f);
-        b->sin_tab = gs_carve(c, (size_t)b->n_ropes * t, n_rot * f);
+        b->cos_tab = gs_carve(c, (size_t)b->n_ropes * p, n_rot * f);
+        b->sin_tab = gs_carve(c, (size_t)b->n_ropes * p, n_rot * f);
         b->rows = gs_carve(c, t, sizeof *b->rows);
-        b->spans = gs_carve(c, t, sizeof *b->spans);
+        b->spans = gs_carve(c, p, sizeof *b->spans);
         b->outs = gs_carve(c, t, sizeof *b->outs);
         b->split = gs_carve(c, (size_t)b->n_windows * (threads + 1), sizeof *b->split);
         swap_areas(b);
     }
-    b->q = gs_carve(c, t, nq * f);
-    b->attn = gs_carve(c, t, nq * f);
-    b->k = gs_carve(c, t, nkv * f);
-    b->v = gs_carve(c, t, nkv * f);
-    b->gate = gs_carve(c, t, nff * f);
-    b->up = gs_carve(c, t, nff * f);
+    b->q = gs_carve(c, p, nq * f);
+    b->attn = gs_carve(c, p, nq * f);
+    b->k = gs_carve(c, p, nkv * f);
+    b->v = gs_carve(c, p, nkv * f);
+    b->gate = gs_carve(c, p, nff * f);
+    b->up = gs_carve(c, p, nff * f);
     b->logits = gs_carve(c, (size_t)b->logit_rows, nv * f);
-    b->act_embd = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
-    b->act_attn = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_heads * hp->head_dim));
-    b->act_ff = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, n_ff));
+    b->act_embd = gs_carve(c, 1, gs_act_bytes(b->pass_rows, hp->n_embd));
+    b->act_attn = gs_carve(c, 1, gs_act_bytes(b->pass_rows, hp->n_heads * hp->head_dim));
+    b->act_ff = gs_carve(c, 1, gs_act_bytes(b->pass_rows, n_ff));
     if (hp->n_experts > 0) {
         gs_moe_carve(&b->moe, c);
-        b->act_router = gs_carve(c, 1, gs_act_bytes(b->cfg.max_batch_tokens, hp->n_embd));
+        b->act_router = gs_carve(c, 1, gs_act_bytes(b->pass_rows, hp->n_embd));
     }
     b->act_out = gs_carve(c, 1, gs_act_bytes(b->logit_rows, hp->n_embd));
     b->n_part_rows = (int32_t)(PARTS_BYTES / sizeof(float) / gs_attn_part_floats(&b->kv));
@@ -282,7 +317,7 @@ static void describe_experts(gs_native *b) {
                       .n_used = hp->n_experts_used,
                       .n_embd = hp->n_embd,
                       .n_ff = hp->n_ff,
-                      .max_rows = b->cfg.max_batch_tokens,
+                      .max_rows = b->pass_rows,
                       .n_threads = b->n_threads,
                       .scale = hp->expert_scale};
     for (int32_t i = 0; i < hp->n_layers; i++) {
@@ -338,6 +373,10 @@ static int create(const gs_native_config *cfg, const gs_native *root, gs_backend
     b->branch_apart = b->m->layers[0].post_attn_norm != NULL || hp->residual_scale != 1.0f;
     b->logit_rows =
         cfg->max_batch_tokens < GS_NATIVE_LOGIT_ROWS ? cfg->max_batch_tokens : GS_NATIVE_LOGIT_ROWS;
+    b->pass_rows = cfg->max_batch_tokens;
+    /* Experts: the more rows a pass has, the more of them meet at each. */
+    if (hp->n_experts == 0 && b->pass_rows > GS_NATIVE_PASS_ROWS)
+        b->pass_rows = GS_NATIVE_PASS_ROWS;
     int rc = gs_kv_layout_init(&b->kv, cfg->kv_type, hp->n_layers, hp->n_kv_heads, hp->head_dim,
                                cfg->block_tokens, cfg->n_kv_blocks);
     if (rc != GS_OK)

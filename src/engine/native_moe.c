@@ -15,5 +15,5 @@ void gs_native_experts(const native_lane *t, const gs_layer *ly) {
     gs_native_sync(t);
     gs_moe_up(m, &w, &t->embd, t->tid);
     gs_native_sync(t);
-    gs_moe_down(m, &w, t->b->x, t->tid, t->n);
+    gs_moe_down(m, &w, t->x, t->tid, t->n);
 }

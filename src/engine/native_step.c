@@ -1,7 +1,7 @@
 /*
- * The forward pass of one step, SPMD: every thread runs gs_native_step and owns, per phase, a
- * contiguous share of rows, of weight panels or of attention units. A barrier separates phases
- * that read what another thread wrote; nine per layer:
+ * The forward pass of some rows of a step, SPMD: every thread runs gs_native_pass and owns, per
+ * phase, a contiguous share of rows, of weight panels or of attention units. A barrier separates
+ * phases that read what another thread wrote; nine per layer:
  *
  *     rows    norm + quantise                    x -> act_embd
  *     heads   QKV product, q/k norm, rotation
@@ -28,8 +28,11 @@
 
 /* Columns that one thread quantises at least: four blocks, so that threads hardly meet in a cache
  * line of the scales. */
-#define PART_COLS 128
+#define PART_COLS   128
+#define PART_PANELS (PART_COLS / GS_PANEL_ROWS)
 _Static_assert(PART_COLS % GS_ACT_GROUP == 0, "parts are made of whole groups");
+/* Of a thread's gate and up products that are to stay in its L2 cache. */
+#define FFN_BYTES (256 * 1024)
 /* Tiles per thread from which on rows are dealt out whole. */
 #define ROWS_FROM_TILES 8
 
@@ -37,21 +40,21 @@ static float *row_of(float *base, int32_t width, int32_t row) {
     return base + (int64_t)row * width;
 }
 
-/* Token embeddings and this step's rotary tables, for own rows. */
+/* Token embeddings and the pass's rotary tables, for own rows. */
 static void embed_rows(const native_lane *t) {
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
     int32_t n_rot = hp->n_rot / 2;
     for (int r = t->r0; r < t->r1; r++) {
-        float *x = row_of(b->x, hp->n_embd, r);
-        gs_mat_row(&t->m->tok_embd, b->rows[r].token, x);
+        float *x = row_of(t->x, hp->n_embd, r);
+        gs_mat_row(&t->m->tok_embd, t->rows[r].token, x);
         if (hp->embd_scale != 1.0f)
             for (int32_t i = 0; i < hp->n_embd; i++)
                 x[i] *= hp->embd_scale;
         for (int kind = 0; kind < b->n_ropes; kind++) {
-            int64_t at = ((int64_t)kind * b->cfg.max_batch_tokens + r) * n_rot;
+            int64_t at = ((int64_t)kind * b->pass_rows + r) * n_rot;
             for (int32_t i = 0; i < n_rot; i++) {
-                double angle = b->rows[r].pos * b->freq[kind * n_rot + i];
+                double angle = t->rows[r].pos * b->freq[kind * n_rot + i];
                 b->cos_tab[at + i] = (float)cos(angle) * hp->rope_magnitude;
                 b->sin_tab[at + i] = (float)sin(angle) * hp->rope_magnitude;
             }
@@ -65,7 +68,7 @@ static void join_branch(const native_lane *t, const float *weight) {
     if (!t->b->branch_apart)
         return;
     for (int r = t->r0; r < t->r1; r++) {
-        float *x = row_of(t->b->x, hp->n_embd, r), *y = row_of(t->b->tmp, hp->n_embd, r);
+        float *x = row_of(t->x, hp->n_embd, r), *y = row_of(t->tmp, hp->n_embd, r);
         if (weight)
             gs_rmsnorm(y, y, weight, hp->n_embd, hp->norm_eps);
         gs_add_scaled(x, y, hp->residual_scale, hp->n_embd);
@@ -79,7 +82,7 @@ static void residual_gemm(const native_lane *t, const gs_mat *w, const gs_act *a
     int p0, p1;
     gs_share(w->n_panels, t->tid, t->n, &p0, &p1);
     if (p0 < p1)
-        gs_gemm(w, a, apart ? t->b->tmp : t->b->x, t->m->hp.n_embd, NULL, p0, p1,
+        gs_gemm(w, a, apart ? t->tmp : t->x, t->m->hp.n_embd, NULL, p0, p1,
                 apart ? GS_GEMM_STORE : GS_GEMM_ADD);
 }
 
@@ -100,7 +103,7 @@ static void finish_heads(const native_lane *t, const qkv_part *part, int32_t lay
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
     int32_t hd = hp->head_dim, n_rot = hp->n_rot / 2;
-    int64_t tab = (int64_t)b->layer_rope[layer] * b->cfg.max_batch_tokens * n_rot;
+    int64_t tab = (int64_t)b->layer_rope[layer] * b->pass_rows * n_rot;
     for (int32_t r = 0; r < b->n_rows; r++) {
         for (int h = h0; h < h1; h++) {
             float *y = row_of(part->y, part->n_heads * hd, r) + (int64_t)h * hd;
@@ -150,7 +153,7 @@ static void append_phase(const native_lane *t, int32_t layer) {
     gs_share(n_kv * b->n_rows, t->tid, t->n, &u0, &u1);
     for (int u = u0; u < u1; u++) {
         int head = u / b->n_rows, r = u % b->n_rows;
-        const native_row *row = &b->rows[r];
+        const native_row *row = &t->rows[r];
         gs_kv_store(&b->kv, layer, b->batch->items[row->item].blocks, row->pos, head,
                     row_of(b->k, width, r) + head * hd, row_of(b->v, width, r) + head * hd);
     }
@@ -186,34 +189,45 @@ static bool ffn_owns_parts(const native_lane *t) {
     return parts % t->n == 0 || parts >= 8 * t->n;
 }
 
-static void ffn_phase(const native_lane *t, const gs_layer *ly) {
+/* Columns of panels [p0, p1) of the gated activation; quant: -> act_ff too. then: the gate's next
+ * panels, or NULL. */
+static void ffn_columns(const native_lane *t, const gs_layer *ly, int p0, int p1, bool quant,
+                        const uint8_t *then) {
     gs_native *b = t->b;
     const gs_hparams *hp = &t->m->hp;
-    bool own = ffn_owns_parts(t);
-    int32_t unit = own ? PART_COLS : GS_PANEL_ROWS;
-    int p0, p1;
-    gs_share((hp->n_ff + unit - 1) / unit, t->tid, t->n, &p0, &p1);
-    p0 *= unit / GS_PANEL_ROWS;
-    p1 *= unit / GS_PANEL_ROWS;
-    if (p1 > ly->w_gate.n_panels)
-        p1 = ly->w_gate.n_panels;
-    if (p0 >= p1)
-        return;
-    gs_gemm(&ly->w_gate, &t->embd, b->gate, hp->n_ff, NULL, p0, p1, GS_GEMM_STORE);
-    gs_gemm(&ly->w_up, &t->embd, b->up, hp->n_ff, NULL, p0, p1, GS_GEMM_STORE);
+    const int flags = gs_act_need(ly->w_down.type);
+    const bool alike = ly->w_gate.panel_bytes == ly->w_up.panel_bytes;
+    gs_gemm_then(&ly->w_gate, &t->embd, b->gate, hp->n_ff, p0, p1,
+                 alike ? gs_mat_panel(&ly->w_up, p0) : NULL);
+    gs_gemm_then(&ly->w_up, &t->embd, b->up, hp->n_ff, p0, p1, alike ? then : NULL);
     int32_t c0 = p0 * GS_PANEL_ROWS,
             c1 = p1 * GS_PANEL_ROWS < hp->n_ff ? p1 * GS_PANEL_ROWS : hp->n_ff;
     gs_act act = t->ff;
-    if (own && !whole_rows(t))
-        gs_act_prefetch(&act, c0, c1, gs_act_need(ly->w_down.type));
+    if (quant && !whole_rows(t))
+        gs_act_prefetch(&act, c0, c1, flags);
     for (int32_t r = 0; r < b->n_rows; r++) {
         float *g = row_of(b->gate, hp->n_ff, r), *u = row_of(b->up, hp->n_ff, r);
         if (hp->ffn_gelu)
             gs_gelu_mul(g + c0, g + c0, u + c0, c1 - c0);
         else
             gs_silu_mul(g + c0, g + c0, u + c0, c1 - c0);
-        if (own)
-            gs_act_quant_part(&act, g, r, c0, c1, gs_act_need(ly->w_down.type));
+        if (quant)
+            gs_act_quant_part(&act, g, r, c0, c1, flags);
+    }
+}
+
+/* So many columns at a time that both products of all rows stay in the L2 cache. */
+static void ffn_phase(const native_lane *t, const gs_layer *ly) {
+    const bool own = ffn_owns_parts(t);
+    const int unit = own ? PART_PANELS : 1;
+    int p0, p1, step = FFN_BYTES / (2 * (int)sizeof(float) * PART_COLS) / t->b->n_rows;
+    step = (step > 0 ? step : 1) * PART_PANELS;
+    gs_share((ly->w_gate.n_panels + unit - 1) / unit, t->tid, t->n, &p0, &p1);
+    p0 *= unit;
+    p1 = p1 * unit < ly->w_gate.n_panels ? p1 * unit : ly->w_gate.n_panels;
+    for (int end; p0 < p1; p0 = end) {
+        end = p0 + step < p1 ? p0 + step : p1;
+        ffn_columns(t, ly, p0, end, own, end < p1 ? gs_mat_panel(&ly->w_gate, end) : NULL);
     }
 }
 
@@ -266,14 +280,14 @@ static void decide(const native_lane *t) {
         t->b->give_way = gs_batch_yields(t->b->batch);
 }
 
-static void layer_pass(const native_lane *t, int32_t layer) {
+static void run_layer(const native_lane *t, int32_t layer) {
     const gs_layer *ly = &t->m->layers[layer];
     int for_qkv = gs_act_need(ly->wq.type) | gs_act_need(ly->wk.type) | gs_act_need(ly->wv.type);
     int for_ffn = gs_act_need(ly->w_gate.type) | gs_act_need(ly->w_up.type);
     int for_wo = gs_act_need(ly->wo.type);
     if (layer > 0)
         join_branch(t, t->m->layers[layer - 1].post_ffn_norm);
-    quant_phase(t, &t->embd, t->b->x, ly->attn_norm, for_qkv);
+    quant_phase(t, &t->embd, t->x, ly->attn_norm, for_qkv);
     gs_native_sync(t);
     qkv_phase(t, layer);
     gs_native_sync(t);
@@ -292,9 +306,9 @@ static void layer_pass(const native_lane *t, int32_t layer) {
     fetch_act(t, &t->embd, for_ffn);
     gs_native_sync(t);
     join_branch(t, ly->post_attn_norm);
-    quant_phase(t, &t->embd, t->b->x, ly->ffn_norm, for_ffn);
+    quant_phase(t, &t->embd, t->x, ly->ffn_norm, for_ffn);
     if (ly->router.data)
-        quant_phase(t, &t->router, t->b->x, ly->ffn_norm, GS_ACT_FLOAT);
+        quant_phase(t, &t->router, t->x, ly->ffn_norm, GS_ACT_FLOAT);
     gs_native_sync(t);
     if (ly->router.data)
         gs_native_experts(t, ly);
@@ -379,31 +393,38 @@ static void pool_pass(const native_lane *t) {
     }
 }
 
-void gs_native_step(void *arg, int tid, int n_threads) {
+void gs_native_pass(void *arg, int tid, int n_threads) {
     gs_native *b = arg;
     const gs_hparams *hp = &b->m->hp;
     native_lane t = {.b = b,
                      .m = b->m,
                      .tid = tid,
                      .n = n_threads,
+                     .rows = b->rows + b->row0,
+                     .x = row_of(b->x, hp->n_embd, b->row0),
+                     .tmp = row_of(b->tmp, hp->n_embd, b->row0),
                      .embd = {b->n_rows, hp->n_embd, b->act_embd},
                      .attn = {b->n_rows, hp->n_heads * hp->head_dim, b->act_attn},
                      .ff = {b->n_rows, hp->n_ff, b->act_ff},
                      .router = {b->n_rows, hp->n_embd, b->act_router}};
     gs_share(b->n_rows, tid, n_threads, &t.r0, &t.r1);
-    if (b->first_layer == 0) {
+    int32_t layer = b->first_layer;
+    if (layer == 0) {
         embed_rows(&t);
         gs_native_sync(&t);
     }
-    for (int32_t layer = b->first_layer; layer < hp->n_layers; layer++) {
-        layer_pass(&t, layer);
-        if (b->give_way && layer + 1 < hp->n_layers) {
-            if (tid == 0)
-                b->next_layer = layer + 1;
-            return;
-        }
+    while (layer < hp->n_layers) {
+        run_layer(&t, layer++);
+        if (b->give_way && layer < hp->n_layers)
+            break;
     }
+    if (tid == 0)
+        b->next_layer = layer;
+    if (layer < hp->n_layers)
+        return;
     join_branch(&t, b->m->layers[hp->n_layers - 1].post_ffn_norm);
+    if (!gs_native_last_pass(b))
+        return;
     pool_pass(&t);
     output_pass(&t);
 }

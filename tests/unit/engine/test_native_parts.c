@@ -2,6 +2,7 @@
  * Attention in parts (few sequences with long contexts; shared prefixes): the bits of a sequence
  * are those of whole attention, whatever the threads and the company. Tiny models, no files.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,6 +98,8 @@ static bool always(void *arg) {
     return true;
 }
 
+static int n_yields; /* of in_pieces */
+
 /* Between any two layers another step, which is not parted, runs. */
 static int in_pieces(rig *r, gs_batch *batch) {
     static const int32_t token = 3;
@@ -105,7 +108,7 @@ static int in_pieces(rig *r, gs_batch *batch) {
     gs_batch other = {.n_items = 1, .n_tokens = 1, .items = &it};
     batch->should_yield = always;
     int rc = r->backend->ops->forward(r->backend, batch);
-    while (rc == GS_BACKEND_SUSPENDED) {
+    for (; rc == GS_BACKEND_SUSPENDED; n_yields++) {
         assert_int_equal(r->backend->ops->forward(r->backend, &other), GS_OK);
         rc = r->backend->ops->resume(r->backend, batch);
     }
@@ -187,6 +190,81 @@ static void sliding_windows(void **state) {
     check(&s);
 }
 
+/* ---- Steps of several passes -------------------------------------------------------------------
+ */
+
+enum { N_LONG = 300, N_LAST = 180 };
+
+/* One step of a decoding sequence, a prompt whose logits are all wanted, and another prompt; its
+ * rows are more than a pass takes, and passes begin within both prompts. */
+static int long_step(rig *r, bool pieces, float *logits) {
+    const ptrdiff_t nv = r->model->hp.n_vocab;
+    gs_batch_item items[3] = {item_at(r, 2, prompt_len[2], 1, logits),
+                              item_at(r, 0, 0, N_LONG, logits + nv),
+                              item_at(r, 1, 0, N_LAST, logits + nv * (N_LONG + 1))};
+    items[1].n_logits = N_LONG;
+    gs_batch b = {.n_items = 3, .n_tokens = 1 + N_LONG + N_LAST, .items = items};
+    if (!pieces) {
+        assert_int_equal(r->backend->ops->forward(r->backend, &b), GS_OK);
+        return 0;
+    }
+    n_yields = 0;
+    assert_int_equal(in_pieces(r, &b), GS_OK);
+    return n_yields;
+}
+
+/* The same in steps of few rows. */
+static void short_steps(rig *r, float *logits) {
+    const ptrdiff_t nv = r->model->hp.n_vocab;
+    gs_batch_item it = item_at(r, 2, prompt_len[2], 1, logits);
+    gs_batch b = {.n_items = 1, .n_tokens = 1, .items = &it};
+    assert_int_equal(r->backend->ops->forward(r->backend, &b), GS_OK);
+    for (int pos = 0; pos < N_LONG; pos += b.n_tokens) {
+        b.n_tokens = N_LONG - pos < 60 ? N_LONG - pos : 60;
+        it = item_at(r, 0, pos, b.n_tokens, logits + nv * (1 + pos));
+        it.n_logits = b.n_tokens;
+        assert_int_equal(r->backend->ops->forward(r->backend, &b), GS_OK);
+    }
+    for (int pos = 0; pos < N_LAST; pos += b.n_tokens) {
+        b.n_tokens = N_LAST - pos < 60 ? N_LAST - pos : 60;
+        it = item_at(r, 1, pos, b.n_tokens,
+                     pos + b.n_tokens == N_LAST ? logits + nv * (N_LONG + 1) : NULL);
+        assert_int_equal(r->backend->ops->forward(r->backend, &b), GS_OK);
+    }
+}
+
+static void check_passes(const tiny_spec *s) {
+    static float want[(N_LONG + 2) * 64], got[(N_LONG + 2) * 64];
+    const int n_passes = (1 + N_LONG + N_LAST + GS_NATIVE_PASS_ROWS - 1) / GS_NATIVE_PASS_ROWS;
+    rig r;
+    assert_true(s->n_vocab <= 64 && n_passes > 2);
+    open_rig(&r, s, 1, false);
+    short_steps(&r, want);
+    close_rig(&r);
+    for (int k = 0; k < 4; k++) {
+        memset(got, 0, sizeof got);
+        open_rig(&r, s, 1 + k % 2, false);
+        /* a step that gives way is asked after each layer of each pass, but the last */
+        assert_int_equal(long_step(&r, k >= 2, got), k < 2 ? 0 : n_passes * (int)s->n_layers - 1);
+        close_rig(&r);
+        for (size_t i = 0; i < (size_t)(N_LONG + 2) * s->n_vocab; i++)
+            if (!(fabsf(got[i] - want[i]) <= 1e-4f))
+                fail_msg("run %d: logit %zu of row %zu is %g, not %g", k, i % s->n_vocab,
+                         i / s->n_vocab, (double)got[i], (double)want[i]);
+    }
+}
+
+static void passes(void **state) {
+    (void)state;
+    tiny_spec s = tiny_default("llama");
+    check_passes(&s);
+    s = tiny_default("gemma3");
+    s.qk_norm = s.post_norm = true;
+    s.n_layers = 6;
+    s.window = 40;
+    check_passes(&s);
+}
+
 int main(void) {
     char err[256];
     if (gs_kernels_init(NULL, err, sizeof err) != GS_OK)
@@ -194,6 +272,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_attention),
         cmocka_unit_test(sliding_windows),
+        cmocka_unit_test(passes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
