@@ -137,6 +137,7 @@ static void on_tick(uv_timer_t *h) {
     gs_pulls_tick(a);
     gs_hours_tick(a);
     gs_kept_tick(a);
+    gs_lend_tell_local(a);
     if (a->engine) {
         gs_engine_stats s;
         gs_engine_get_stats(a->engine, &s);

@@ -165,11 +165,13 @@ void gs_lend_find(gs_req *r, const char *want) {
         r->model = name;
 }
 
-/* This machine is one of the workers once its models are known. */
-static void tell_local(gs_api *a) {
+void gs_lend_tell_local(gs_api *a) {
     const char *names[GS_PLACE_MODELS];
     gs_backend_info info;
     int n = 0;
+    if (a->workers_told || !gs_workers_any(a->workers) ||
+        gs_engine_get_state(a->engine) != GS_ENGINE_READY)
+        return;
     for (; n < a->models.n && n < GS_PLACE_MODELS; n++)
         names[n] = gs_api_served_name(a, n);
     gs_engine_lane_info(a->engine, 0, &info);
@@ -212,8 +214,7 @@ static void refused(gs_req *r, int code) {
 /* True: it waits for a worker, this machine among them. */
 static bool submit(gs_req *r, gs_job *j) {
     gs_api *a = r->api;
-    if (!a->workers_told)
-        tell_local(a);
+    gs_lend_tell_local(a);
     const int rc = gs_workers_submit(a->workers, j);
     if (rc == 0)
         return true;

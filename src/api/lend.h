@@ -25,6 +25,8 @@ struct gs_api;
 /* Creates a->workers from the configuration; after the models. */
 int gs_lend_create(struct gs_api *a, char *err, size_t errlen);
 
+/* This machine is one of the workers from when its models are known; told once. */
+void gs_lend_tell_local(struct gs_api *a);
 /* Whether a remote worker has the model of that name. */
 bool gs_lend_knows(const struct gs_api *a, const char *want);
 /* Finds the model of a request: r->lends, and without a local one r->model. */

@@ -83,7 +83,7 @@ static void on_end(void *user, int code) {
     gs_worker *w = user;
     struct gs_worker_impl *x = w->impl;
     char why[240] = "";
-    const char *reason = gs_http_fetch_reason(x->fetch);
+    const char *reason = gs_remote_reason(x->fetch, code);
     x->fetch = NULL;
     if (x->metrics) { /* nobody's worker is down for want of these */
         if (code == 0)
@@ -94,10 +94,7 @@ static void on_end(void *user, int code) {
     json_t *root =
         code == 0 ? json_loadb(x->body.data ? x->body.data : "", x->body.len, 0, NULL) : NULL;
     if (code != 0)
-        snprintf(why, sizeof(why), "%s",
-                 reason[0]                    ? reason
-                 : code == GS_ERR_UNAVAILABLE ? "it takes no connections"
-                                              : gs_err_text(code));
+        snprintf(why, sizeof(why), "%s", reason);
     else if (x->status != 200)
         snprintf(why, sizeof(why), "its list of models has HTTP status %d%s", x->status,
                  x->status / 100 == 3 ? ": a redirect, which is not followed" : "");

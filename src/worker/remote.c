@@ -328,16 +328,22 @@ static void on_body(void *user, const char *data, size_t n) {
     }
 }
 
+const char *gs_remote_reason(const gs_http_fetch *f, int code) {
+    const char *reason = gs_http_fetch_reason(f);
+    return reason[0]                    ? reason
+           : code == GS_ERR_UNAVAILABLE ? "it takes no connections"
+                                        : gs_err_text(code);
+}
+
 static void on_end(void *user, int code) {
     gs_remote *x = user;
-    const char *reason = gs_http_fetch_reason(x->fetch);
     x->depth++;
     if (x->code == 0 && code == 0 && !x->stream)
         x->code = take_whole(x);
     else if (x->code == 0 && x->end.status != 200 && x->end.status != 0)
         x->code = take_error(x); /* an error that was too long, or cut, is one all the same */
     else if (x->code == 0 && code != 0)
-        fail(x, code, reason[0] ? reason : gs_err_text(code));
+        fail(x, code, gs_remote_reason(x->fetch, code));
     else if (x->code == 0 && !x->end.finish_reason)
         fail(x, GS_ERR_IO, "its answer ends in the middle");
     x->depth--;

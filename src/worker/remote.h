@@ -77,6 +77,8 @@ void gs_remote_cancel(gs_remote *x);
 /* A path of the server: below its base, or, where the base ends in "/v1" and the path is not of
  * OpenAI's dialect, beside it. */
 void gs_remote_path(const gs_http_url *url, const char *path, char *out, size_t n);
+/* Why an exchange with it has failed (code not 0), for people; valid as long as the exchange. */
+const char *gs_remote_reason(const gs_http_fetch *f, int code);
 /* Header lines that every request to it has, key included, with CRLF. */
 void gs_remote_headers(const char *key, bool body, gs_buf *out);
 

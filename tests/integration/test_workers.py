@@ -411,10 +411,13 @@ class Two(SharedServer):
 
     @long_only
     def test_none_is_left(self):
+        """Both are asked, and the client is told what the last one did."""
         for r in self.remotes:
             r.kill()
-        got = self.server.collect("/v1/chat/completions", {"model": "twin", "messages": USER})
-        self.assertIn("reached", got.error["message"])
+        r = self.server.post("/v1/chat/completions", {"model": "twin", "messages": USER})
+        self.assert_error(r, 503, says="it takes no connections")
+        now = workers(self.server)
+        self.assertEqual([now[name]["faults"] for name in "ab"], [1, 1])
 
     @long_only
     @limit(600)
