@@ -21,6 +21,7 @@ class Remote:
     def __init__(self, models=("big",), owned_by="vllm", mode="good", gap_s=0.0, tls=None, key=None):
         self.models, self.owned_by, self.mode, self.gap_s = list(models), owned_by, mode, gap_s
         self.key = key
+        self.says = "broken " + "x" * 1000  # of the mode "error"
         self.seen = []     # (path, headers, body) of requests for answers
         self.probes = 0
         self.closed = 0    # answers whose client went away
@@ -220,7 +221,7 @@ class Remote:
         self.reply(c, 302, {}, extra=f"Location: {self.elsewhere}\r\n")
 
     def hostile_error(self, c):
-        self.reply(c, 500, {"error": {"message": "broken " + "x" * 1000}})
+        self.reply(c, 500, {"error": {"message": self.says}})
 
     def hostile_busy(self, c):
         self.reply(c, 429, {"error": "busy"}, extra="Retry-After: 1\r\n")

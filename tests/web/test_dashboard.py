@@ -10,6 +10,8 @@ import time
 import browser
 import harness
 from harness import wait_until
+from remote import Remote
+from test_workers import USER, config, section, wait_up, workers
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 FIRST_PAINT_BYTES = 100_000
@@ -115,6 +117,72 @@ class Names(browser.PageTest):
                 v.wait_text("#option-list .fixed", "<img")
                 self.assertEqual(v.page.locator("main img").count(), 0)
                 self.assertEqual(v.dialogs, [])
+
+
+class Machines(browser.PageTest):
+    """Other machines: what the table says of them is what the server knows, whatever they say."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.pc = Remote(["<img/src=x/onerror=alert(1)>"], gap_s=0.02)
+        cls.nas = Remote(["big"])
+        cls.server = harness.Server(*config(section("<img>", cls.pc, probe_ms=200),
+                                            section("nas", cls.nas, timeout_ms=60000)))
+        wait_up(cls.server, "<img>", "nas")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+        for r in (cls.pc, cls.nas):
+            r.__exit__()
+
+    @staticmethod
+    def row(v, name):
+        return v.page.locator("#worker-rows tr", has=v.page.get_by_role("rowheader", name=name,
+                                                                        exact=True))
+
+    def wait_cell(self, v, name, cell, text):
+        v.page.wait_for_function(
+            "([name, cell, text]) => [...document.querySelectorAll('#worker-rows tr')].some((r) =>"
+            " r.querySelector('th').innerText === name"
+            " && new RegExp(text).test(r.querySelector('.' + cell).innerText))",
+            arg=[name, cell, text])
+
+    def test_the_table(self):
+        ask = {"model": self.pc.models[0], "messages": USER}
+        with self.visit(self.server) as v:
+            v.wait_live()
+            v.view("models")
+            for name in ("this machine", "<img>", "nas"):
+                self.wait_cell(v, name, "state", "^there$")
+            self.assertEqual(self.row(v, "<img>").locator(".predicted").inner_text(), "–")
+            # Load and predictions
+            stream = self.server.stream("/v1/chat/completions", {**ask, "max_tokens": 1000})
+            next(stream.events())
+            self.wait_cell(v, "<img>", "running", "^1 of 4$")
+            self.wait_cell(v, "<img>", "predicted", r"^[\d.]+ m?s$")
+            stream.close()
+            self.wait_cell(v, "<img>", "running", "^0 of 4$")
+            self.server.ok("/v1/chat/completions", {**ask, "max_tokens": 2})
+            self.wait_cell(v, "<img>", "done", "^1$")
+            # Drained, and back
+            self.server.ok("/v1/workers/nas/drain", {})
+            self.wait_cell(v, "nas", "state", "^finishing, then no more$")
+            self.server.ok("/v1/workers/nas/resume", {})
+            self.wait_cell(v, "nas", "state", "^there$")
+            # Unreachable
+            self.pc.kill()
+            self.wait_cell(v, "<img>", "state", r"^does not answer \(it takes no connections\)$")
+            # What it says is text, too
+            self.nas.mode, self.nas.says = "error", HOSTILE
+            r = self.server.post("/v1/chat/completions", {"model": "big", "messages": USER})
+            self.assertEqual(r.status, 503, r.body)
+            self.wait_cell(v, "nas", "state", r"\(<img src=x onerror=alert\(1\)>\)$")
+            self.wait_cell(v, "nas", "faults", "^1$")
+            self.assertEqual(workers(self.server)["nas"]["failure"], HOSTILE)
+            self.assertEqual(v.page.locator("main img").count(), 0)
+            self.assertEqual(v.dialogs, [])
 
 
 class Actions(browser.PageTest):
