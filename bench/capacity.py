@@ -53,13 +53,13 @@ def bisect(results, folder, name, label, engine, args, limit_s, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", default=h.ROOT / "build/capacity")
+    h.add_options(parser, "capacity")
     parser.add_argument("--scenario", default="evening_peak", choices=list(h.SCENARIOS))
     parser.add_argument("--conf", help="settings that gamasot tune wrote")
     parser.add_argument("--limit", type=float, default=60)
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()
-    results = h.Results(f"{options.dir}/results.jsonl")
+    results = h.Results(f"{options.dir}/results.jsonl", options.most)
     servers = [("gamasot, defaults", "gamasot", [])]
     if options.conf:
         servers.append(("gamasot, tuned", "gamasot", ["--config", options.conf]))

@@ -885,25 +885,56 @@ static gs_finish finish_of(const gs_choice *c, const gs_seq_end *end) {
 /* Of a request with many texts the first ones stand for all. */
 #define STORIES 4
 
-static void record(const gs_req *r, const gs_choice *c, const gs_seq_end *end) {
+static gs_record_event record_of(const gs_req *r, const gs_choice *c, const gs_seq_end *end) {
     const gs_seq_desc *d = &c->seq->desc;
-    gs_recorder_add(r->api->cfg.recorder,
-                    &(gs_record_event){
-                        .arrival_ns = end->explain.arrival_ns,
-                        .end_ns = end->explain.end_ns,
-                        .cls = end->explain.cls,
-                        .person = r->person,
-                        .api = r->dialect->embeds ? GS_TRACE_EMBEDDINGS
-                               : r->p.chat        ? GS_TRACE_CHAT
-                                                  : GS_TRACE_COMPLETIONS,
-                        .stream = r->p.stream,
-                        .cancelled = end->reason == GS_END_CANCELLED && !c->stopped,
-                        .n_prompt = d->n_prompt,
-                        .n_output = end->n_output,
-                        .max_output = d->max_output,
-                        .deadline_ns = d->deadline_ns > 0 ? d->deadline_ns - d->arrival_ns : 0,
-                        .tokens = d->tokens,
-                    });
+    return (gs_record_event){
+        .arrival_ns = end->explain.arrival_ns,
+        .end_ns = end->explain.end_ns,
+        .cls = end->explain.cls,
+        .person = r->person,
+        .api = r->p.chat ? GS_TRACE_CHAT : GS_TRACE_COMPLETIONS,
+        .stream = r->p.stream,
+        .cancelled = end->reason == GS_END_CANCELLED && !c->stopped,
+        .n_prompt = d->n_prompt,
+        .n_output = end->n_output,
+        .max_output = d->max_output,
+        .deadline_ns = d->deadline_ns > 0 ? d->deadline_ns - d->arrival_ns : 0,
+        .tokens = d->tokens,
+    };
+}
+
+/* A request's texts are one arrival, whenever each of them is computed. */
+static void record_text(gs_req *r, const gs_choice *c, const gs_seq_end *end) {
+    gs_record_event *t = &r->texts;
+    const int32_t n_before = t->n_texts, n_prompt = t->n_prompt;
+    const int64_t arrival_ns = t->arrival_ns;
+    *t = record_of(r, c, end);
+    t->api = GS_TRACE_EMBEDDINGS;
+    t->tokens = NULL;
+    t->n_texts = n_before + 1;
+    t->n_prompt += n_prompt; /* their sum, until they are recorded */
+    if (n_before > 0 && arrival_ns < t->arrival_ns)
+        t->arrival_ns = arrival_ns;
+}
+
+static void record_texts(gs_req *r) {
+    gs_record_event *t = &r->texts;
+    if (t->n_texts == 0)
+        return;
+    t->n_prompt = (t->n_prompt + t->n_texts / 2) / t->n_texts;
+    gs_recorder_add(r->api->cfg.recorder, t);
+    *t = (gs_record_event){0};
+}
+
+static void record(gs_req *r, const gs_choice *c, const gs_seq_end *end) {
+    if (!r->dialect->embeds) {
+        const gs_record_event e = record_of(r, c, end);
+        gs_recorder_add(r->api->cfg.recorder, &e);
+        return;
+    }
+    record_text(r, c, end);
+    if (r->texts.n_texts == GS_RECORD_TEXTS)
+        record_texts(r);
 }
 
 static void keep_story(gs_req *r, gs_choice *c, const gs_seq_end *end) {
@@ -1003,6 +1034,8 @@ static void text_ended(gs_req *r, gs_choice *c, const gs_seq_end *end) {
         if (r->state == GS_REQ_RUNNING)
             send_texts(r);
     }
+    if (r->n_out == 0)
+        record_texts(r);
 }
 
 static void text_event(gs_req *r, gs_choice *c, const gs_event *ev) {

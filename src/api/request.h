@@ -22,6 +22,7 @@
 #include "api/params.h"
 #include "api/stop.h"
 #include "base/jsonw.h"
+#include "load/record.h"
 #include "worker/workers.h"
 
 typedef struct gs_req gs_req;
@@ -168,6 +169,7 @@ struct gs_req {
     gs_choice *choices;                              /* [n_choices] */
     int32_t n_choices, n_decided, n_finished, n_out; /* n_out: sequences with the engine */
     int32_t n_sent;            /* embeds: the choices before it have been with the engine */
+    gs_record_event texts;     /* of the texts that have ended and were not recorded yet */
     int32_t n_ahead;           /* sequences that waited when it came */
     int64_t predicted_ttft_ns; /* -1: no estimate */
     int32_t n_found;           /* prompt tokens in the prefix cache when it came */

@@ -2,6 +2,8 @@
  * gamasot bench --engine: rates of the backend alone, without HTTP and scheduler. Decode: tokens/s
  * over all streams of a batch whose streams each have a context already; prefill: tokens/s of one
  * prompt in chunks. One line of JSON per cell and round, so that scripts can set runs side by side.
+ * The first line has the machine's ceilings, measured in the same process; a cell says which share
+ * of them its weights' reads and products reach.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,10 +16,16 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "cli/cli.h"
+#include "kernels/ceilings.h"
 
 #define MAX_CELLS 64
 
 enum { FLAG_ENGINE, FLAG_DECODE, FLAG_PREFILL, FLAG_CONTEXT, FLAG_STEPS, FLAG_ROUNDS, N_FLAGS };
+
+/* Of the matrices that a token is multiplied with. */
+typedef struct load {
+    double n, bytes;
+} load;
 
 typedef struct bench {
     gs_backend *b;
@@ -28,7 +36,25 @@ typedef struct bench {
     gs_batch_item *items;  /* [max_seqs] */
     gs_sample *samples;    /* [max_seqs] */
     gs_kv_copy_op *copies; /* [blocks of a whole context] */
+    gs_ceilings top;       /* zeroed: not known */
+    load layers, output;   /* of one token */
+    bool experts;          /* several tokens read more weights than one */
 } bench;
+
+static double kv_bytes_per_token(const bench *x) {
+    return (double)x->info.kv_bytes / x->info.n_kv_blocks / x->info.block_tokens;
+}
+
+/* The rest of a cell's line. What a step reads is known where each of its weights is read once. */
+static void print_shares(const bench *x, double s, double bytes, int32_t rows, int32_t logits,
+                         int32_t round) {
+    if (x->top.gbs > 0 && bytes > 0)
+        printf(",\"read_share\":%.3f", bytes / s / 1e9 / x->top.gbs);
+    if (x->top.gops > 0)
+        printf(",\"int8_share\":%.3f",
+               2.0 * (x->layers.n * rows + x->output.n * logits) / s / 1e9 / x->top.gops);
+    printf(",\"round\":%d}\n", round);
+}
 
 static int read_list(const gs_config_flag *f, const char *def, int32_t *out, char *err,
                      size_t errlen) {
@@ -137,10 +163,15 @@ static int bench_decode(bench *x, int32_t n_streams, int32_t context, int32_t st
     for (int32_t i = 1; i <= steps && rc == 0; i++)
         rc = decode_step(x, n_streams, context + i, stride);
     double s = (double)(gs_now_ns() - began_ns) / 1e9;
-    if (rc == 0)
+    if (rc == 0) {
         printf("{\"test\":\"decode\",\"streams\":%d,\"context\":%d,\"steps\":%d,\"step_ms\":%.4f,"
-               "\"tok_s\":%.2f,\"round\":%d}\n",
-               n_streams, context, steps, 1e3 * s / steps, n_streams * steps / s, round);
+               "\"tok_s\":%.2f",
+               n_streams, context, steps, 1e3 * s / steps, n_streams * steps / s);
+        const bool once = !x->experts || n_streams == 1;
+        const double kv = kv_bytes_per_token(x) * n_streams * (context + steps / 2.0);
+        print_shares(x, s / steps, once ? x->layers.bytes + x->output.bytes + kv : 0, n_streams,
+                     n_streams, round);
+    }
     return rc ? gs_fail(err, errlen, rc, "a step failed: %s", gs_err_text(rc)) : 0;
 }
 
@@ -150,9 +181,10 @@ static int bench_prefill(bench *x, int32_t n, int32_t round, char *err, size_t e
     int64_t began_ns = gs_now_ns();
     int rc = prefill(x, 0, 0, n);
     double s = (double)(gs_now_ns() - began_ns) / 1e9;
-    if (rc == 0)
-        printf("{\"test\":\"prefill\",\"tokens\":%d,\"ms\":%.3f,\"tok_s\":%.2f,\"round\":%d}\n", n,
-               1e3 * s, n / s, round);
+    if (rc == 0) {
+        printf("{\"test\":\"prefill\",\"tokens\":%d,\"ms\":%.3f,\"tok_s\":%.2f", n, 1e3 * s, n / s);
+        print_shares(x, s, 0, n, 1, round);
+    }
     return rc ? gs_fail(err, errlen, rc, "a step failed: %s", gs_err_text(rc)) : 0;
 }
 
@@ -201,8 +233,9 @@ static int run_cells(bench *x, const gs_config_flag *flags, char *err, size_t er
     cells c = {0};
     int rc = read_cells(flags, &c, err, errlen);
     if (rc == 0)
-        printf("{\"test\":\"model\",\"kv_bytes_per_token\":%.1f}\n",
-               (double)x->info.kv_bytes / x->info.n_kv_blocks / x->info.block_tokens);
+        printf("{\"test\":\"model\",\"kv_bytes_per_token\":%.1f,\"read_gbs\":%.1f,"
+               "\"int8_gops\":%.0f}\n",
+               kv_bytes_per_token(x), x->top.gbs, x->top.gops);
     for (int32_t r = 0; r < c.rounds && rc == 0; r++) {
         for (int i = 0; i < c.n_prompts && rc == 0; i++)
             rc = bench_prefill(x, c.prompts[i], r, err, errlen);
@@ -233,12 +266,44 @@ static int prepare(bench *x, char *err, size_t errlen) {
     return 0;
 }
 
+static void add_matrix(void *arg, const gs_matrix_use *u) {
+    bench *x = arg;
+    load *l = u->output ? &x->output : &x->layers;
+    if (!u->output && !u->layer)
+        return;
+    l->n += u->n * u->part;
+    l->bytes += (double)u->bytes * u->part;
+}
+
+/* The ceilings, and what the model has to do beside them. Without compute threads of its own (the
+ * fake backend) there is nothing to compare with. */
+static int measure_ceilings(bench *x, const gs_loader *loader, char *err, size_t errlen) {
+    gs_pool *pool = gs_loader_pool(loader);
+    gs_gguf *g = NULL;
+    gs_hparams hp;
+    if (!pool)
+        return 0;
+    int rc = gs_gguf_open(loader->cfg->model_path, &g, err, errlen);
+    if (rc != 0)
+        return rc;
+    rc = gs_hparams_read(g, &hp, err, errlen);
+    if (rc == 0) {
+        gs_each_matrix(g, &hp, add_matrix, x);
+        x->experts = hp.n_experts > 0;
+        x->top = gs_ceilings_measure(pool);
+    }
+    gs_gguf_close(g);
+    return rc;
+}
+
 static int bench_run(gs_config *cfg, const gs_config_flag *flags, char *err, size_t errlen) {
     gs_loader loader = {.cfg = cfg, .quiet = true, .no_calibration = true};
     bench x = {0};
     int rc = gs_loader_open(&loader, &x.b, err, errlen);
     if (rc == 0)
         rc = prepare(&x, err, errlen);
+    if (rc == 0)
+        rc = measure_ceilings(&x, &loader, err, errlen);
     if (rc == 0)
         rc = run_cells(&x, flags, err, errlen);
     gs_free(x.tokens);

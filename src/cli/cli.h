@@ -11,6 +11,8 @@
 #include "base/pool.h"
 #include "config/config.h"
 #include "engine/backend.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
 #include "pull/pull.h"
 #include "sched/cost.h"
 #include "sched/sim.h"
@@ -89,6 +91,22 @@ int gs_loader_prepare(void *loader, gs_backend *b, bool (*busy)(void *), void *b
 void gs_loader_keep_learned(gs_loader *l, const gs_cost *learned);
 void gs_loader_close(gs_loader *l);
 gs_pool *gs_loader_pool(const gs_loader *l); /* of the first model, to share; NULL: has none */
+
+/*
+ * weights.c: the matrices of a decoder's file and what a token does with each: it is multiplied
+ * with those of the layers, and where logits are needed with the output's; the embedding is looked
+ * up.
+ */
+typedef struct gs_matrix_use {
+    gs_qtype type;
+    double n; /* weights */
+    uint64_t bytes;
+    bool layer, output;
+    double part; /* of the weights a token meets: less than 1 of experts */
+} gs_matrix_use;
+
+typedef void (*gs_matrix_use_fn)(void *arg, const gs_matrix_use *u);
+void gs_each_matrix(const gs_gguf *g, const gs_hparams *hp, gs_matrix_use_fn fn, void *arg);
 
 /*
  * model_list.c: the models beside the first: sections [model NAME] of the configuration, and GGUF

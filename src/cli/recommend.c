@@ -238,6 +238,23 @@ static prediction predict(const machine *m, const shape *s, const load *l,
 /* ---- Files --------------------------------------------------------------------------------------
  */
 
+struct adding {
+    machine *m;
+    load *l;
+};
+
+static void add_matrix(void *arg, const gs_matrix_use *u) {
+    const struct adding *a = arg;
+    if (u->output)
+        add_output(a->m, a->l, u->type, u->n, true);
+    if (u->layer) {
+        add_weights(a->m, a->l, u->type, u->n * u->part);
+        a->l->bytes += (double)u->bytes * (1.0 - u->part);
+    }
+    if (!u->output && !u->layer)
+        a->l->bytes += (double)u->bytes;
+}
+
 /* A file's own shape, and the types of its own matrices. */
 static int load_of_file(machine *m, const char *path, shape *s, load *l, char *err, size_t errlen) {
     gs_gguf *g = NULL;
@@ -264,25 +281,8 @@ static int load_of_file(machine *m, const char *path, shape *s, load *l, char *e
                  .tied = !gs_gguf_tensor_find(g, "output.weight")};
     snprintf(s->name, sizeof(s->name), "%.63s", name);
     *l = (load){0};
-    for (size_t i = 0; i < gs_gguf_n_tensors(g); i++) {
-        const gs_gguf_tensor *t = gs_gguf_tensor_at(g, i);
-        const double n = (double)t->ne[0] * (double)t->n_rows;
-        const bool embd = t->name.len == 17 && memcmp(t->name.data, "token_embd.weight", 17) == 0;
-        const bool output = t->name.len == 13 && memcmp(t->name.data, "output.weight", 13) == 0;
-        if (t->n_dims < 2 || !gs_mat_type_ok(t->type))
-            continue;
-        if (output || (embd && s->tied))
-            add_output(m, l, t->type, n, true);
-        else if (embd)
-            l->bytes += (double)t->n_bytes;
-        else {
-            /* Of experts a token goes through some. */
-            const double part =
-                t->n_dims > 2 && hp.n_experts > 0 ? (double)hp.n_experts_used / hp.n_experts : 1.0;
-            add_weights(m, l, t->type, n * part);
-            l->bytes += (double)t->n_bytes * (1.0 - part);
-        }
-    }
+    struct adding a = {m, l};
+    gs_each_matrix(g, &hp, add_matrix, &a);
     gs_gguf_close(g);
     return 0;
 }

@@ -79,8 +79,11 @@ const gs_tune_variant *gs_tuner_variant(const gs_tuner *t, const gs_tune_point *
 /* The class whose first token and gaps the curve shows: the most demanding one there is. */
 int gs_tuner_lead_class(const gs_tuner *t);
 
+#define GS_TUNE_TRIES 4 /* at a load, and at three quarters of it, as long as a target is missed   \
+                         */
 typedef struct gs_tune_measured {
     gs_tune_point point;
+    int candidate; /* 1: the chosen one */
     double load;
     bool holds;
     gs_load_summary summary;
@@ -110,7 +113,7 @@ typedef struct gs_tune_findings {
     int32_t met[GS_CLASS_COUNT], judged[GS_CLASS_COUNT]; /* over all seeds, at the chosen load */
     bool half_helps[GS_CLASS_COUNT]; /* an exempt class: a model of half the size would meet them */
     double with_half_step, with_more_kv, with_worker; /* loads the default carries then */
-    gs_tune_measured measured[GS_TUNE_BEST];
+    gs_tune_measured measured[GS_TUNE_BEST * GS_TUNE_TRIES];
     int n_measured;
 } gs_tune_findings;
 

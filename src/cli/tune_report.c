@@ -41,6 +41,18 @@ static void write_peaks(const int32_t peak[GS_CLASS_COUNT], gs_buf *out) {
     }
 }
 
+/* The last try of the chosen candidate. */
+static void write_measured(const gs_tune_findings *f, gs_buf *out) {
+    const gs_tune_measured *last = NULL;
+    for (int i = 0; i < f->n_measured; i++)
+        if (f->measured[i].candidate == 1)
+            last = &f->measured[i];
+    if (last)
+        gs_buf_printf(out, "Played on the real engine, %s at %.2f times the load.\n",
+                      last->holds ? "every target held" : "some target was still missed",
+                      last->load);
+}
+
 /* The sentences that everybody reads; none is longer than it must be. */
 static void write_summary(const gs_tune_findings *f, gs_buf *out) {
     const gs_tune_result *b = best_of(f), *s = &f->outcome->start;
@@ -78,6 +90,7 @@ static void write_summary(const gs_tune_findings *f, gs_buf *out) {
                           "asks for anything%s; the settings are for the others.\n",
                           work[c][1],
                           f->half_helps[c] ? " (a model of half the size would meet them)" : "");
+    write_measured(f, out);
 }
 
 static void write_help(const gs_tune_findings *f, gs_buf *out) {
@@ -156,7 +169,7 @@ void gs_tune_write_text(const gs_tune_findings *f, gs_buf *out) {
         gs_buf_printf(out,
                       "On the real engine, candidate %d at %.2f times: targets %s, %.1f output "
                       "tokens/s, %.1f %% of requests in time\n",
-                      i + 1, m->load, m->holds ? "held" : "missed", m->summary.output_tok_s,
+                      m->candidate, m->load, m->holds ? "held" : "missed", m->summary.output_tok_s,
                       100 * m->summary.met);
     }
     gs_buf_printf(out, "\n%d candidates in %.1f s, %d simulations\n", f->outcome->n_candidates,
@@ -310,8 +323,9 @@ static void table_of_measured(const gs_tune_findings *f, gs_buf *out) {
             const gs_load_group *g = &f->measured[i].summary.classes[c];
             if (g->n == 0)
                 continue;
-            gs_buf_printf(out, "<tr><td>%d</td><td>%.2f</td><td>%s</td><td>%d</td>", i + 1,
-                          f->measured[i].load, gs_class_name((gs_class)c), g->n);
+            gs_buf_printf(out, "<tr><td>%d</td><td>%.2f</td><td>%s</td><td>%d</td>",
+                          f->measured[i].candidate, f->measured[i].load, gs_class_name((gs_class)c),
+                          g->n);
             if (isnan(g->ttft[GS_Q95].value))
                 gs_buf_str(out, "<td>-</td>");
             else
@@ -418,6 +432,7 @@ void gs_tune_write_json(const gs_tune_findings *f, gs_buf *out) {
     gs_jsonw_arr(&w);
     for (int i = 0; i < f->n_measured; i++) {
         gs_jsonw_obj(&w);
+        put(&w, "candidate", f->measured[i].candidate);
         put(&w, "load", f->measured[i].load);
         gs_jsonw_key(&w, "holds");
         gs_jsonw_bool(&w, f->measured[i].holds);

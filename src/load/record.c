@@ -28,6 +28,7 @@
 typedef struct item {
     struct item *next;
     gs_record_event e;
+    int32_t n_tokens;
     int32_t tokens[];
 } item;
 
@@ -67,8 +68,7 @@ struct gs_recorder {
 /* Chained: equal hashes mean equal beginnings. */
 static int32_t hash_blocks(gs_recorder *r, const item *x) {
     const int32_t size = r->cfg.block_tokens;
-    /* Texts that become vectors leave nothing in the prefix cache. */
-    int32_t n = x->e.api == GS_TRACE_EMBEDDINGS ? 0 : (x->e.n_prompt + x->e.n_output) / size;
+    int32_t n = x->n_tokens / size;
     uint8_t out[GS_SHA256_BYTES] = {0};
     uint8_t text[SALT_BYTES + GS_SHA256_BYTES + 1024];
     const size_t n_bytes = (size_t)size * sizeof(int32_t);
@@ -164,7 +164,7 @@ static void fill(gs_recorder *r, const item *x, gs_trace_request *q, const past 
     q->n_prompt = e->n_prompt;
     q->deadline_s = seconds(e->deadline_ns);
     if (e->api == GS_TRACE_EMBEDDINGS)
-        q->n_texts = 1;
+        q->n_texts = e->n_texts;
     /* Of a cancelled answer nobody knows how long it would have been. */
     else
         q->n_output = e->cancelled || e->n_output == 0 ? e->max_output : e->n_output;
@@ -225,7 +225,7 @@ static void *work(void *arg) {
         if (!r->first)
             r->last = NULL;
         r->n_waiting--;
-        r->n_tokens -= x->e.n_prompt + x->e.n_output;
+        r->n_tokens -= x->n_tokens;
         const bool pause = !r->first;
         pthread_mutex_unlock(&r->lock);
         write_item(r, x);
@@ -273,13 +273,15 @@ int gs_recorder_create(const gs_record_config *cfg, gs_recorder **out, char *err
 }
 
 void gs_recorder_add(gs_recorder *r, const gs_record_event *e) {
-    const size_t n = (size_t)e->n_prompt + (size_t)e->n_output;
+    const size_t n = e->tokens ? (size_t)e->n_prompt + (size_t)e->n_output : 0;
     item *x = gs_malloc(sizeof *x + n * sizeof(int32_t));
     if (x) {
         x->next = NULL;
         x->e = *e;
         x->e.tokens = NULL;
-        memcpy(x->tokens, e->tokens, n * sizeof(int32_t));
+        x->n_tokens = (int32_t)n;
+        if (n > 0)
+            memcpy(x->tokens, e->tokens, n * sizeof(int32_t));
     }
     pthread_mutex_lock(&r->lock);
     const bool room = r->n_waiting < MAX_WAITING && r->n_tokens < MAX_WAITING_TOKENS;

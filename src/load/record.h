@@ -28,14 +28,19 @@ typedef struct gs_record_event {
     uint32_t person;
     gs_trace_api api;
     bool stream, cancelled;
+    int32_t n_texts; /* EMBEDDINGS: of about n_prompt tokens each */
     int32_t n_prompt, n_output, max_output;
-    int64_t deadline_ns;   /* from arrival; 0: none */
-    const int32_t *tokens; /* [n_prompt + n_output], of the call */
+    int64_t deadline_ns; /* from arrival; 0: none */
+    /* [n_prompt + n_output], of the call. NULL with EMBEDDINGS: texts that become vectors leave
+     * nothing in the prefix cache. */
+    const int32_t *tokens;
 } gs_record_event;
+
+#define GS_RECORD_TEXTS 255 /* of one event: what a line of a trace may hold */
 
 /* Starts the thread and a new file. GS_ERR_IO, GS_ERR_NOMEM. */
 int gs_recorder_create(const gs_record_config *cfg, gs_recorder **out, char *err, size_t errlen);
-/* A sequence has ended. Any one thread. */
+/* A sequence, or a request's texts, have ended. Any one thread. */
 void gs_recorder_add(gs_recorder *r, const gs_record_event *e);
 uint64_t gs_recorder_dropped(const gs_recorder *r); /* left out so far */
 /* Writes what waits, then ends. */

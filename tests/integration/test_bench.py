@@ -192,6 +192,27 @@ class Traces(unittest.TestCase):
         self.assertEqual(cli("trace")[0], 1)
 
 
+class Engine(unittest.TestCase):
+    def test_shares_of_the_ceilings(self):
+        status, out, err = cli("bench", "--engine", "--model", harness.model_path(), "--decode", "1,3",
+                               "--prefill", "64", "--steps", "4", "--model.context", "1024")
+        self.assertEqual(status, 0, err)
+        machine, prefill, one, three = map(json.loads, out.splitlines())
+        # SmolLM2-135M: the matrices of its layers, and the embedding as output matrix
+        layers, output = 106168320, 28311552
+        if machine["int8_gops"] > 0:  # else this processor has no code path to measure
+            for cell, s, ops in ((prefill, prefill["ms"], layers * 64 + output),
+                                 (one, one["step_ms"], layers + output),
+                                 (three, three["step_ms"], 3 * (layers + output))):
+                got = cell["int8_share"] * machine["int8_gops"] * 1e9 * s / 1e3
+                self.assertAlmostEqual(got / (2 * ops), 1, delta=0.03)
+        read = one["read_share"] * machine["read_gbs"] * 1e9 * one["step_ms"] / 1e3
+        # Q4_1 has 5 bits a weight, the output matrix 8.5; beside them the cache of 130 tokens
+        want = layers * 5 / 8 + output * 8.5 / 8 + 130 * machine["kv_bytes_per_token"]
+        self.assertAlmostEqual(read / want, 1, delta=0.05)
+        self.assertNotIn("read_share", prefill)
+
+
 class Recording(unittest.TestCase):
     def test_a_recorded_trace_is_played_again(self):
         folder = harness.TMP / "recorded"

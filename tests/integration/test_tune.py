@@ -105,9 +105,32 @@ class Confirmed(unittest.TestCase):
              "--no-state", "--out", str(out), "--confirm", "1", "--confirm-limit", "8", "--set",
              "model.backend=fake,fake.step_ms=5,fake.prefill_us=100,fake.token_us=100")
         got = json.loads(out.read_text())
-        self.assertEqual(len(got["measured"]), 1)
         self.assertEqual(got["measured"][0]["load"], got["load"])
         self.assertGreater(got["measured"][0]["output_tok_s"], 0)
+
+
+    @harness.long_only
+    def test_what_is_missed_is_tried_with_less(self):
+        """A device that is said to be much faster than the server: reality decides."""
+        device = harness.TMP / "fake-fast.json"
+        device.write_text(json.dumps({
+            "name": "fake", "knots_ms": {str(1 << i): 0.2 + 0.01 * (1 << i) for i in range(10)},
+            "kv_blocks": 4096, "layers": 1, "block_tokens": 32, "max_seqs": 64,
+            "max_batch_tokens": 512, "prefill_chunk": 128, "max_context": 8192}))
+        out = harness.TMP / "less.json"
+        trace = evening("tune-less.jsonl", "--tokens-scale", "0.1", "--no-embeddings", "--only",
+                        "chat", "--only", "voice", "--scale", "4")
+        said = tune("--trace", trace, "--device", str(device), "--candidates", "0", "--rounds", "0",
+                    "--seeds", "1", "--no-state", "--out", str(out), "--confirm", "1",
+                    "--confirm-limit", "1", "--set",
+                    "model.backend=fake,fake.step_ms=100,fake.prefill_us=500,fake.token_us=2000")
+        got = json.loads(out.read_text())["measured"]
+        self.assertEqual({m["candidate"] for m in got}, {1})
+        self.assertFalse(got[0]["holds"])
+        self.assertTrue(got[-1]["holds"] or len(got) == 4)
+        for more, less in zip(got, got[1:]):
+            self.assertAlmostEqual(less["load"] / more["load"], 0.75, delta=0.001)
+        self.assertIn("every target held" if got[-1]["holds"] else "some target was still missed", said)
 
 
 class Live(unittest.TestCase):

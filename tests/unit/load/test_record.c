@@ -109,6 +109,8 @@ static void turns_are_found_and_no_text_is_kept(void **state) {
     e = event(tokens, 64, 0, t0 + 4 * GS_NS_PER_S);
     e.person = 4;
     e.api = GS_TRACE_EMBEDDINGS;
+    e.n_texts = 5;
+    e.tokens = NULL;
     e.stream = false;
     gs_recorder_add(r, &e);
     gs_recorder_free(r);
@@ -123,7 +125,8 @@ static void turns_are_found_and_no_text_is_kept(void **state) {
     assert_near(q[2].cancel_after_s, 0.5, 0.01);
     assert_int_equal(q[2].after, -1);
     assert_int_equal(q[3].after, -1);
-    assert_int_equal(q[3].n_texts, 1);
+    assert_int_equal(q[3].n_texts, 5);
+    assert_int_equal(q[3].n_prompt, 64);
     assert_int_equal(q[3].n_blocks, 0); /* no later prompt finds it in the prefix cache */
     assert_string_equal(t.persons[q[0].name], "3");
     /* 70 and 110 tokens: four and six whole blocks, the first four alike. */
