@@ -231,12 +231,15 @@ class Recording(unittest.TestCase):
                               headers={"X-Gamasot-Class": "voice"})
             next(stream.events())
             stream.close()
+            s.ok("/v1/embeddings", {"input": ["one text", "another text", "a third one"]})
             s.wait_idle()
         [path] = folder.iterdir()
         text = path.read_text()
         self.assertNotIn("xylophone", text)
         self.assertNotIn("mina", text)
         got = [json.loads(line) for line in text.splitlines()]
+        texts = got.pop()
+        self.assertEqual((texts["api"], texts["texts"]), ("embeddings", 3))
         self.assertEqual([r["class"] for r in got], ["chat", "chat", "chat", "voice"])
         self.assertEqual([r["api"] for r in got], ["completions"] + ["chat"] * 3)
         self.assertEqual([r["max_tokens"] for r in got], [40, 64, 5, 3000])
@@ -248,7 +251,7 @@ class Recording(unittest.TestCase):
         self.assertEqual((status, err), (0, ""))
         with Server() as s:
             played, _ = bench(f"http://127.0.0.1:{s.port}", str(path), "--ignore-eos")
-        self.assertEqual([r["status"] for r in played["requests"]], ["ok"] * 3 + ["cancelled"])
+        self.assertEqual([r["status"] for r in played["requests"]], ["ok"] * 3 + ["cancelled", "ok"])
         # The second turn finds what the first one left, by text made from the hashes alone.
         self.assertGreaterEqual(played["requests"][2]["cached_tokens"], 128)
 
