@@ -108,7 +108,7 @@ libs_of = $(foreach m,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),
 COVERED := config gguf http api sched kv store
 
 .DEFAULT_GOAL := all
-.PHONY: deb oci all help unit test lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
+.PHONY: deb oci all help unit test scorecard lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -233,6 +233,9 @@ sanitize: ## unit and fake-backend tests under ASan + UBSan
 	@$(MAKE) --no-print-directory SANITIZER=address test
 tsan: ## unit tests under TSan
 	@$(MAKE) --no-print-directory SANITIZER=thread test
+
+scorecard: all unit ## the tests of docs/reliability.md's scorecard, with the day as their seed (GAMASOT_TEST_SEED)
+	@python3 scripts/scorecard $(B)
 
 # ---- Fuzz targets: tests/fuzz/fuzz_<module>_*.c, built with clang's libFuzzer --------------------
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)

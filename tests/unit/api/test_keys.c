@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "faults/fault.h"
+#include "unit/scale.h"
 
 #define HASH "\"hash\":\"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\""
 
@@ -87,7 +88,7 @@ static void take(moments *m, double x) {
  */
 static void the_time_says_nothing_of_a_key(void **state) {
     (void)state;
-    const int n = getenv("GS_LONG_TESTS") ? 1000000 : 100000;
+    const int n = scale(100000, 1000000);
     gs_keys keys = {0};
     gs_rng rng;
     char near[GS_KEY_SECRET], far[GS_KEY_SECRET], right[GS_KEY_SECRET];
@@ -279,6 +280,16 @@ static void a_key_may_not_ask_for_voice_unless_told(void **state) {
     gs_keys_deinit(&keys);
 }
 
+/* Else the fuzzer would begin with a refusal. */
+static void the_fuzzers_seed_is_read(void **state) {
+    (void)state;
+    gs_keys keys;
+    const char *path = "tests/fuzz/corpus/fuzz_api_keys/all";
+    assert_int_equal(gs_keys_load(path, &keys, err, sizeof err), 0);
+    assert_int_equal(keys.n, 1);
+    gs_keys_deinit(&keys);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_secret_finds_its_key_alone),
@@ -287,6 +298,7 @@ int main(void) {
         cmocka_unit_test(bad_addresses_are_refused),
         cmocka_unit_test(a_file_is_read_as_it_was_written),
         cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(the_fuzzers_seed_is_read),
         cmocka_unit_test(a_key_may_not_ask_for_voice_unless_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

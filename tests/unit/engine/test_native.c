@@ -22,6 +22,7 @@
 #include "engine/perplexity.h"
 #include "gguf/gguf.h"
 #include "faults/fault.h"
+#include "unit/scale.h"
 
 #define MAX_TOKENS 256 /* of a test sequence */
 #define BATCH      128
@@ -256,15 +257,10 @@ static void check_reference(const fixture *fx) {
     assert_true(a.diff / a.n_diff <= bounds[fx->kv_type].mean_diff);
 }
 
-static bool long_tests(void) {
-    const char *longer = getenv("GS_LONG_TESTS");
-    return longer && strcmp(longer, "1") == 0;
-}
-
 /* n of two cases, where a single near-tie weighs much: one step more may differ, and the mean may
  * be higher. GS_LONG_TESTS=1: all cases within the whole bounds. */
 static void check_reference_short(const fixture *fx, int short_case, int n) {
-    if (long_tests()) {
+    if (scale_is_long()) {
         check_reference(fx);
         return;
     }

@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "kv/kv.h"
 #include "kv/prefix.h"
+#include "unit/scale.h"
 
 #define BT 4 /* block_tokens of all tests but the collision */
 
@@ -783,10 +784,14 @@ static void run_model(uint64_t seed, uint32_t n_blocks, int n_ops) {
 
 static void test_model(void **state) {
     (void)state;
+    enum { SEEDS = 10 };
     const uint32_t sizes[] = {1, 2, 5, 9, 16, 30, MODEL_BLOCKS};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (uint64_t seed = 1; seed <= 10; seed++)
-            run_model(seed * 100 + i, sizes[i], 30000);
+    const int n_sizes = sizeof sizes / sizeof *sizes;
+    const int n_ops = scale(30000, 150000);
+    for (int i = 0; i < n_sizes; i++)
+        for (int seed = 1; seed <= SEEDS; seed++)
+            run_model(scale_seed((uint64_t)(seed * 100 + i)), sizes[i], n_ops);
+    print_message("%d operations\n", n_sizes * SEEDS * n_ops);
 }
 
 int main(void) {

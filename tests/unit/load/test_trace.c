@@ -270,9 +270,22 @@ static void public_formats(void **state) {
     imported("what", "", "what");
 }
 
+/* Else the fuzzer would begin with a refusal. */
+static void the_fuzzers_seed_is_read(void **state) {
+    (void)state;
+    gs_trace t;
+    char err[256] = "";
+    gs_trace_init(&t);
+    assert_int_equal(
+        gs_trace_read("tests/fuzz/corpus/fuzz_load_trace/evening", &t, err, sizeof err), GS_OK);
+    assert_true(t.n > 0);
+    gs_trace_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_come_back),
+        cmocka_unit_test(the_fuzzers_seed_is_read),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(scenarios_have_their_rates),
         cmocka_unit_test(clipping_begins_conversations_anew),

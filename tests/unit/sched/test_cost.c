@@ -172,6 +172,18 @@ static void test_text_round_trip(void **state) {
     gs_buf_deinit(&b);
 }
 
+/* Else the fuzzer would begin with a refusal. */
+static void test_the_fuzzers_seed_is_read(void **state) {
+    (void)state;
+    char text[4096], err[200] = "";
+    gs_cost c;
+    FILE *f = fopen("tests/fuzz/corpus/fuzz_sched_cost/one", "r");
+    assert_non_null(f);
+    const size_t n = fread(text, 1, sizeof text, f);
+    fclose(f);
+    assert_int_equal(gs_cost_read(text, n, "fuzz", &c, err, sizeof err), GS_OK);
+}
+
 static void expect_bad(const char *from, const char *to) {
     const gs_cost c = truth();
     gs_cost back = {.fixed_ns = 77};
@@ -303,6 +315,7 @@ int main(void) {
         cmocka_unit_test(test_an_outlier_moves_little),
         cmocka_unit_test(test_a_lasting_change_is_followed),
         cmocka_unit_test(test_text_round_trip),
+        cmocka_unit_test(test_the_fuzzers_seed_is_read),
         cmocka_unit_test(test_bad_texts),
         cmocka_unit_test(test_calibration),
         cmocka_unit_test(test_calibration_of_a_tiny_context),

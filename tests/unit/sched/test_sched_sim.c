@@ -1,6 +1,7 @@
 /*
  * The scheduler under random load, faults and cancels, on pools from generous to tiny. All
- * invariants are checked after every event. GS_SIM_SEEDS and GS_SIM_EVENTS make it longer.
+ * invariants are checked after every event. GS_SIM_SEEDS and GS_SIM_EVENTS make it longer, as does
+ * GS_LONG_TESTS (10,000 seeds).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "sim.h"
+#include "unit/scale.h"
 
 static uint64_t current_seed;
 
@@ -77,11 +79,11 @@ static uint64_t run_seed(uint64_t seed, bool slo, bool calm, int n_events, total
 }
 
 static void run_many(bool slo, bool calm) {
-    const int n_seeds = env_or("GS_SIM_SEEDS", 300);
+    const int n_seeds = env_or("GS_SIM_SEEDS", scale(300, 10000));
     const int n_events = env_or("GS_SIM_EVENTS", 1000);
     totals t = {0};
     for (int seed = 1; seed <= n_seeds; seed++)
-        run_seed((uint64_t)seed, slo, calm, n_events, &t);
+        run_seed(scale_seed((uint64_t)seed), slo, calm, n_events, &t);
     print_message("%d seeds: %llu sequences in %llu steps, %llu preempted, %llu tokens recomputed, "
                   "%llu cached, %llu copies, %llu outgrew the pool, %llu preempted to the limit\n",
                   n_seeds, (unsigned long long)t.ended, (unsigned long long)t.steps,
@@ -121,11 +123,11 @@ static void test_random_load_only(void **state) {
 /* An encoder's scheduler: every prompt in one step, or refused for its length. */
 static void test_whole_prompts(void **state) {
     (void)state;
-    const int n_seeds = env_or("GS_SIM_SEEDS", 300) / 3;
+    const int n_seeds = env_or("GS_SIM_SEEDS", scale(300, 10000)) / 3;
     for (int slo = 0; slo < 2; slo++) {
         totals t = {0};
         for (int seed = 1; seed <= n_seeds; seed++)
-            run_one((uint64_t)seed, slo, seed % 2 == 0, true, 600, &t);
+            run_one(scale_seed((uint64_t)seed), slo, seed % 2 == 0, true, 600, &t);
         assert_true(t.n_end[GS_END_DONE] > 1000 && t.n_end[GS_END_CANCELLED] > 0);
         assert_true(t.cached == 0 && t.n_end[GS_END_STOP] + t.n_end[GS_END_LENGTH] == 0);
         assert_true(!slo || (t.suspended > 0 && t.resumed > 0));
