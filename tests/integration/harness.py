@@ -42,6 +42,29 @@ def setup(build_dir, long, verbose):
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
 
 
+def seed(n):
+    """Of a test's random numbers: its own, the same each day, or as GAMASOT_TEST_SEED asks for."""
+    return int(os.environ.get("GAMASOT_TEST_SEED") or 0) * 1_000_003 + n
+
+
+def monthly_seed():
+    """Another one each month, so that what a short test draws from a long one's cases differs."""
+    return seed(0) or int(time.strftime("%Y%m"))
+
+
+def part(items):
+    """All, or with GAMASOT_TEST_PART=K/N each N-th from the K-th on: a long test in pieces."""
+    k, _, n = os.environ.get("GAMASOT_TEST_PART", "1/1").partition("/")
+    return list(items)[int(k) - 1::int(n)]
+
+
+def figure(number, **figures):
+    """What was measured, for the scorecard of docs/reliability.md."""
+    text = " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}"
+                    for k, v in figures.items())
+    print(f"scorecard {number}: {text}", flush=True)
+
+
 def long_only(test):
     test.long_only = True
     return test

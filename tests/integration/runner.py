@@ -105,6 +105,14 @@ def module_of(test):
     return type(test).__module__
 
 
+def matches(test, pattern):
+    """FILE:TEST as docs/reliability.md names it, or a part of the whole name."""
+    file, colon, name = pattern.partition(":")
+    if colon:
+        return (file, name) == (module_of(test), getattr(test, "_testMethodName", ""))
+    return pattern in test.id()
+
+
 class Files:
     """Files of tests, each in a process of its own: their output in whole pieces, their counts."""
 
@@ -166,7 +174,8 @@ def main():
     parser.add_argument("build_dir", nargs="?", default=str(here.parent.parent / "build/current"))
     parser.add_argument("--long", action="store_true")
     parser.add_argument("-v", action="store_true", help="keep and show server logs")
-    parser.add_argument("-k", action="append", default=[], help="only tests whose name has this")
+    parser.add_argument("-k", action="append", default=[],
+                        help="only tests whose name has this, or FILE:TEST")
     parser.add_argument("--module", help="only the tests of this file")
     parser.add_argument("--jobs", type=int, default=1, help="files of tests at the same time")
     args = parser.parse_args()
@@ -177,7 +186,7 @@ def main():
     tests = [t for folder in folders
              for t in flatten(loader.discover(str(folder), top_level_dir=str(folder)))]
     if args.k:
-        tests = [t for t in tests if any(k in t.id() for k in args.k)]
+        tests = [t for t in tests if any(matches(t, k) for k in args.k)]
     else:
         tests = [t for t in tests if args.long or not mark_of(t, "long_only", False)]
     if args.jobs > 1:

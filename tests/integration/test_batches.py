@@ -16,6 +16,7 @@ import openai
 
 import harness
 from harness import Server, SharedServer, wait_until
+from moved_clock import MovedClock
 
 OVER = ("completed", "failed", "expired", "cancelled")
 
@@ -554,52 +555,15 @@ class NoStore(unittest.TestCase):
             server.complete("hello", 3)
 
 
-# The wall's clock of a process, moved by what a file says in seconds.
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-int clock_gettime(clockid_t id, struct timespec *t) {
-    static int (*real)(clockid_t, struct timespec *);
-    long by = 0;
-    if (!real)
-        real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int rc = real(id, t);
-    FILE *f = id == CLOCK_REALTIME ? fopen(getenv("MOVED_BY"), "r") : NULL;
-    if (f) {
-        if (fscanf(f, "%ld", &by) == 1)
-            t->tv_sec += by;
-        fclose(f);
-    }
-    return rc;
-}
-"""
-
-
 @unittest.skipIf(harness.SANITIZED, "a sanitizer's library must come first")
 class ClockThatIsSet(unittest.TestCase):
     def setUp(self):
-        self.folder = new_folder()
-        self.library = os.path.join(self.folder, "clock.so")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.library, "-x", "c", "-", "-ldl"],
-                       input=CLOCK.encode(), check=True)
-        self.move(0)
-
-    def move(self, seconds):
-        path = os.path.join(self.folder, "moved")
-        with open(path + ".new", "w", encoding="ascii") as f:
-            f.write(str(seconds))
-        os.replace(path + ".new", path)
-
-    def env(self, **more):
-        return {"GAMASOT_STORE_FOLDER": self.folder, "LD_PRELOAD": self.library,
-                "MOVED_BY": os.path.join(self.folder, "moved"), **more}
+        self.clock = MovedClock()
+        self.move = self.clock.move
+        self.env = {"GAMASOT_STORE_FOLDER": new_folder(), **self.clock.env}
 
     def test_nothing_is_lost_and_nothing_runs_twice(self):
-        with Server("--fake.step-ms", 4, "--background.max-lines", 4, env=self.env()) as server:
+        with Server("--fake.step-ms", 4, "--background.max-lines", 4, env=self.env) as server:
             c = client(server)
             kept = upload(c, b"kept").id
             b = submit(c, [chat_line(i) for i in range(200)], window="1h")
@@ -610,7 +574,7 @@ class ClockThatIsSet(unittest.TestCase):
                     b.id).request_counts.completed > at)
             self.assertEqual(c.files.content(kept).content, b"kept")
         self.move(-3600)  # over a restart, too
-        with Server("--fake.step-ms", 4, env=self.env()) as server:
+        with Server("--fake.step-ms", 4, env=self.env) as server:
             c = client(server)
             b = wait_over(c, b.id)
             self.assertEqual((b.status, b.request_counts.completed), ("completed", 200))
@@ -619,7 +583,7 @@ class ClockThatIsSet(unittest.TestCase):
             self.assertEqual(c.files.content(kept).content, b"kept")
 
     def test_history_keeps_what_it_had(self):
-        with Server("--metrics.history-s", 1, env=self.env()) as server:
+        with Server("--metrics.history-s", 1, env=self.env) as server:
             now = int(time.time())
 
             def rows():
@@ -644,7 +608,7 @@ class ClockThatIsSet(unittest.TestCase):
         noon = 1768478400 - int(time.time())
         self.move(noon)
         with Server("--background.schedule", "22:00-07:00", "--background.time-zone", "UTC",
-                    "--fake.step-ms", 2, env=self.env()) as server:
+                    "--fake.step-ms", 2, env=self.env) as server:
             c = client(server)
             hours = server.get("/v1/background").json
             self.assertEqual((hours["open"], hours["opens_at"]), (False, 1768514400))
@@ -773,12 +737,12 @@ class Killed(unittest.TestCase):
         self.assertTrue(all(x["response"]["status_code"] == 200 for x in out))
 
     def test_fifteen_times(self):
-        self.run_and_kill(15, 500, 1)
+        self.run_and_kill(15, 500, harness.seed(1))
 
     @harness.long_only
     @harness.limit(1800)
     def test_two_hundred_times(self):
-        self.run_and_kill(200, 500, 2)
+        self.run_and_kill(200, 500, harness.seed(2))
 
     def test_ended_in_order(self):
         """SIGTERM in the middle: lines that ran are done again, and once."""

@@ -6,7 +6,6 @@ document's shape, memory flat, and streams beside them undisturbed.
 import contextlib
 import copy
 import json
-import os
 import random
 import threading
 
@@ -254,9 +253,9 @@ class Boundary(harness.unittest.TestCase):
 
     @harness.limit(300)
     def test_boundary_requests(self):
-        self.run_requests(N_SHORT, SEED)
+        self.run_requests(N_SHORT, harness.seed(SEED))
 
     @harness.long_only
     @harness.limit(1800)
     def test_many_boundary_requests(self):
-        self.run_requests(N_LONG, int(os.environ.get("GAMASOT_TEST_SEED", SEED + 1)))
+        self.run_requests(N_LONG, harness.seed(SEED + 1))

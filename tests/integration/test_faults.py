@@ -4,6 +4,7 @@ import http.client
 import json
 import signal
 import socket
+import time
 import unittest
 
 import harness
@@ -253,6 +254,7 @@ class Drain(unittest.TestCase):
             prefill.sendall(server.post_bytes("/v1/completions", {"prompt": "p" * 6000,
                                                                   "max_tokens": 10}))
             server.wait_admitted(51)
+            signalled = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             for s in sockets:
                 events = self.dechunked(self.read_to_end(s)).decode().split("\n\n")
@@ -262,6 +264,8 @@ class Drain(unittest.TestCase):
             answer = self.read_to_end(prefill)
             self.assertTrue(answer.startswith(b"HTTP/1.1 503 "), answer[:100])
             self.assertEqual(server.wait_exit(), 0)
+            harness.figure("13", streams=len(sockets), with_an_end=len(sockets) + 1, status=0,
+                           after_the_deadline_s=time.monotonic() - signalled - 1)
 
     def test_short_answers_are_finished(self):
         with Server("--fake.step_ms", 10) as server:

@@ -26,7 +26,6 @@ class Document(harness.SharedServer):
         checks = ("not_a_server_error", "status_code_conformance", "content_type_conformance",
                   "response_headers_conformance", "response_schema_conformance")
         program = pathlib.Path(sys.executable).parent / "schemathesis"
-        seed = os.environ.get("GAMASOT_TEST_SEED", "1")
         done = subprocess.run(
             [program, "run", f"http://127.0.0.1:{self.server.port}/openapi.json", "--checks",
              ",".join(checks), "--max-examples", os.environ.get("GAMASOT_TEST_EXAMPLES", "200"),
@@ -34,7 +33,7 @@ class Document(harness.SharedServer):
              "--exclude-path", "/api/pull",  # whatever its name may be would be asked for elsewhere
              "--exclude-path", "/v1/background/pause",  # embeddings would wait for ever
              "--warnings", "off",  # that made-up ids are 404 is right
-             "--seed", seed, "--phases", "examples,coverage,fuzzing", "--no-color",
+             "--seed", str(harness.seed(1)), "--phases", "examples,coverage,fuzzing", "--no-color",
              "--request-timeout", str(60 * harness.SLOWNESS)],
             cwd=harness.TMP, capture_output=True, env=harness.clean_env())
         said = done.stdout.decode(errors="replace")

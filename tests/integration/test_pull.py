@@ -207,7 +207,7 @@ class Pull(unittest.TestCase):
         self.source.publish("library/killed", "1b", data)
         self.source.files["/killed.gguf"] = data
         self.source.bytes_per_s = 20e6
-        rng = random.Random(int(os.environ.get("GAMASOT_TEST_SEED", "20")))
+        rng = random.Random(harness.seed(20))
         for what in ("killed:1b", f"{self.source.url}/killed.gguf"):
             target = self.folder / (what.split("/")[-1].removesuffix(".gguf") + ".gguf")
             for _ in range(KILLS // 2):
