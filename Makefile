@@ -137,6 +137,11 @@ ISA_FLAGS_i8mm := -march=armv8.2-a+dotprod+fp16+i8mm $(GCC_TILE_FLAGS)
 isa_flags = $(ISA_FLAGS_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 # The tiles are hundreds of instances: -O3 only where their speed counts, not under a sanitizer.
 $(S)/src/kernels/%.o: CFLAGS += $(if $(SANITIZER),-O1,-O3)
+# No fuzz target computes anything: instrumenting the tiles would take longer than all else together.
+ifeq ($(SANITIZER),fuzzer)
+$(S)/src/kernels/%.o: SAN_FLAGS :=
+$(S)/src/kernels/%.o: CFLAGS += -O0
+endif
 # ggml-style float maths: contraction is allowed, reassociation is not.
 $(S)/src/kernels/%.o: CFLAGS += -ffp-contract=fast -fno-math-errno
 
