@@ -287,7 +287,7 @@ static int confirm_one(const tune_options *o, gs_tune_findings *f, int rank, cha
                        size_t errlen) {
     const gs_tune_result *r = &f->outcome->best[rank];
     double load = r->load;
-    for (int i = 0; i < GS_TUNE_TRIES; i++, load *= 0.75) {
+    for (int i = 0; i < GS_TUNE_TRIES; i++) {
         gs_tune_measured *m = &f->measured[f->n_measured];
         if (!o->quiet)
             fprintf(stderr, "playing the trace at %.2f times its speed on the real engine\n", load);
@@ -299,6 +299,7 @@ static int confirm_one(const tune_options *o, gs_tune_findings *f, int rank, cha
         f->n_measured++;
         if (m->holds)
             break;
+        load *= 0.75;
     }
     return 0;
 }

@@ -79,8 +79,8 @@ const gs_tune_variant *gs_tuner_variant(const gs_tuner *t, const gs_tune_point *
 /* The class whose first token and gaps the curve shows: the most demanding one there is. */
 int gs_tuner_lead_class(const gs_tuner *t);
 
-#define GS_TUNE_TRIES 4 /* at a load, and at three quarters of it, as long as a target is missed   \
-                         */
+/* At a load, and at three quarters of it as long as a target is missed. */
+#define GS_TUNE_TRIES 4
 typedef struct gs_tune_measured {
     gs_tune_point point;
     int candidate; /* 1: the chosen one */
