@@ -137,50 +137,38 @@ class Machines(browser.PageTest):
         for r in (cls.pc, cls.nas):
             r.__exit__()
 
-    @staticmethod
-    def row(v, name):
-        return v.page.locator("#worker-rows tr", has=v.page.get_by_role("rowheader", name=name,
-                                                                        exact=True))
-
-    def wait_cell(self, v, name, cell, text):
+    def wait_row(self, v, name, **cells):
+        """Until all of these cells of that machine's row are as their patterns say."""
         v.page.wait_for_function(
-            "([name, cell, text]) => [...document.querySelectorAll('#worker-rows tr')].some((r) =>"
-            " r.querySelector('th').innerText === name"
-            " && new RegExp(text).test(r.querySelector('.' + cell).innerText))",
-            arg=[name, cell, text])
+            "([name, cells]) => [...document.querySelectorAll('#worker-rows tr')].some((r) =>"
+            " r.querySelector('th').innerText === name && Object.entries(cells).every(([cell, p]) =>"
+            " new RegExp(`^${p}$`).test(r.querySelector('.' + cell).innerText)))",
+            arg=[name, cells])
 
     def test_the_table(self):
         ask = {"model": self.pc.models[0], "messages": USER}
+        stream = self.server.stream("/v1/chat/completions", {**ask, "max_tokens": 1000})
+        next(stream.events())
+        self.server.ok("/v1/workers/nas/drain", {})
         with self.visit(self.server) as v:
             v.wait_live()
             v.view("models")
-            for name in ("this machine", "<img>", "nas"):
-                self.wait_cell(v, name, "state", "^there$")
-            self.assertEqual(self.row(v, "<img>").locator(".predicted").inner_text(), "–")
-            # Load and predictions
-            stream = self.server.stream("/v1/chat/completions", {**ask, "max_tokens": 1000})
-            next(stream.events())
-            self.wait_cell(v, "<img>", "running", "^1 of 4$")
-            self.wait_cell(v, "<img>", "predicted", r"^[\d.]+ m?s$")
+            self.wait_row(v, "this machine", state="there", running=r"0 of \d+", predicted="–")
+            self.wait_row(v, "<img>", state="there", running="1 of 4", done="0",
+                          predicted=r"[\d.]+ m?s")
+            self.wait_row(v, "nas", state="finishing, then no more", running="0 of 4", predicted="–")
+            # One goes away, the other fails in words that are no markup.
             stream.close()
-            self.wait_cell(v, "<img>", "running", "^0 of 4$")
             self.server.ok("/v1/chat/completions", {**ask, "max_tokens": 2})
-            self.wait_cell(v, "<img>", "done", "^1$")
-            # Drained, and back
-            self.server.ok("/v1/workers/nas/drain", {})
-            self.wait_cell(v, "nas", "state", "^finishing, then no more$")
-            self.server.ok("/v1/workers/nas/resume", {})
-            self.wait_cell(v, "nas", "state", "^there$")
-            # Unreachable
             self.pc.kill()
-            self.wait_cell(v, "<img>", "state", r"^does not answer \(it takes no connections\)$")
-            # What it says is text, too
+            self.server.ok("/v1/workers/nas/resume", {})
             self.nas.mode, self.nas.says = "error", HOSTILE
             r = self.server.post("/v1/chat/completions", {"model": "big", "messages": USER})
             self.assertEqual(r.status, 503, r.body)
-            self.wait_cell(v, "nas", "state", r"\(<img src=x onerror=alert\(1\)>\)$")
-            self.wait_cell(v, "nas", "faults", "^1$")
             self.assertEqual(workers(self.server)["nas"]["failure"], HOSTILE)
+            self.wait_row(v, "<img>", state=r"does not answer \(it takes no connections\)",
+                          running="0 of 4", done="1")
+            self.wait_row(v, "nas", state=r"being asked \(<img src=x onerror=alert\(1\)>\)", faults="1")
             self.assertEqual(v.page.locator("main img").count(), 0)
             self.assertEqual(v.dialogs, [])
 
