@@ -401,6 +401,33 @@ def kill_all():
         server.kill()
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@contextlib.contextmanager
+def other_server(name, command, port, path="/v1/models", env=None):
+    """Somebody else's server at that port until the end of the block, from when path has an answer."""
+    log = TMP / f"{name}.log"
+    with open(log, "wb") as out, subprocess.Popen(list(map(str, command)), stdout=out, stderr=out,
+                                                  env=env) as p:
+        def answers():
+            if p.poll() is not None:
+                raise AssertionError(f"{name} ended: {log.read_text(errors='replace')[-3000:]}")
+            with contextlib.suppress(OSError), contextlib.closing(
+                    http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as c:
+                c.request("GET", path)
+                return c.getresponse().status == 200
+            return False
+        try:
+            wait_until(name, answers, 300)
+            yield port
+        finally:
+            p.terminate()
+
+
 class SharedServer(unittest.TestCase):
     """One server for all tests of a class: cls.options."""
 

@@ -2,20 +2,17 @@
 
 bench/build-peer makes the peer; ./run check-long does that before."""
 
-import contextlib
 import json
 import os
 import pathlib
 import random
-import socket
 import statistics
 import subprocess
-import time
 import unittest
 import urllib.request
 
 import harness
-from harness import Server, model_path, wait_until
+from harness import Server, free_port, model_path, other_server
 
 PEER = pathlib.Path(os.environ.get("XDG_CACHE_HOME",
                                    pathlib.Path.home() / ".cache")) / "gamasot/peer"
@@ -29,28 +26,10 @@ BOUNDS_EXPERTS = {"f32": (0.001, 0.06), "q8_0": (0.03, 0.5)}
 LENGTHS = (1, 2, 7, 31, 33, 64, 100, 257)
 
 
-@contextlib.contextmanager
-def llama_server(model):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    command = [str(LLAMA_SERVER), "-m", model, "--port", str(port), "-c", "1024", "-np", "1",
-               "-t", "2", "--no-webui"]
-    with open(harness.TMP / "llama-server.log", "wb") as log, \
-            subprocess.Popen(command, stdout=log, stderr=log) as p:
-        def ready():
-            if p.poll() is not None:
-                raise AssertionError((harness.TMP / "llama-server.log").read_text()[-2000:])
-            with contextlib.suppress(OSError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as r:
-                    return r.status == 200
-            time.sleep(0.1)
-            return False
-        try:
-            wait_until("llama-server", ready, 120)
-            yield port
-        finally:
-            p.terminate()
+def llama_server(model, *options):
+    port = free_port()
+    return other_server("llama-server", [LLAMA_SERVER, "-m", model, "--port", port, "-c", 1024, "-np",
+                                         1, "-t", 2, "--no-webui", *options], port, "/health")
 
 
 def theirs(port, ids):
