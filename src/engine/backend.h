@@ -74,6 +74,7 @@ typedef struct gs_backend_info {
     uint32_t n_kv_blocks;
     int32_t block_tokens;
     size_t kv_bytes;
+    size_t block_bytes; /* of one KV block, as read_block gives it; 0: it has no read_block */
     int32_t n_layers;   /* a step can give way between them */
     int n_threads;      /* compute threads of a step; 0: it has none of its own */
     int32_t n_embd;     /* floats of a sequence's vector; RANK: 1 */
@@ -118,6 +119,13 @@ typedef struct gs_backend_ops {
      * is gone before this one. Without suspension. NULL: this backend has no such thing.
      */
     int (*sibling)(gs_backend *b, gs_backend **out);
+    /*
+     * The keys and values of a whole KV block, info.block_bytes, to elsewhere and back; between two
+     * steps. What comes back may be of an earlier process with the same model and page layout.
+     * NULL, both: this backend has none that are worth keeping.
+     */
+    void (*read_block)(const gs_backend *b, uint32_t block, uint8_t *out);
+    void (*write_block)(gs_backend *b, uint32_t block, const uint8_t *in);
 } gs_backend_ops;
 
 struct gs_backend { /* first member of each implementation */

@@ -674,6 +674,13 @@ static void warm_further(gs_engine *e) {
                          gs_now_ns());
 }
 
+static bool moves_pages(const gs_engine *e) {
+    for (int32_t i = 1; i < e->n_active; i++)
+        if (gs_lane_warm_moves(e->active[i]))
+            return true;
+    return false;
+}
+
 /* Lane 0 is the one that the engine was created with: it stays. */
 static void detach(gs_engine *e, gs_query *q) {
     gs_lane *l = q->lane > 0 && q->lane < GS_ENGINE_LANES ? e->lanes[q->lane] : NULL;
@@ -747,7 +754,7 @@ static void engine_loop(gs_engine *e) {
         check_invariants(e);
         publish_stats(e);
         wake_owner(e);
-        if (plan.n_items == 0)
+        if (plan.n_items == 0 && !moves_pages(e))
             wait_for_work(e, plan.wake_ns);
     }
 }

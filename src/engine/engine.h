@@ -90,16 +90,23 @@ typedef int (*gs_prepare_fn)(void *arg, gs_backend *b, bool (*busy)(void *), voi
 
 /* Prompts that are computed and kept for everybody: whoever's prompt begins like one of them finds
  * it in the prefix cache. Charged to nobody. The first model's before the engine is READY, another
- * one's once its lane is there, beside what runs. */
+ * one's once its lane is there, beside what runs.
+ * pages: their whole blocks, info.block_bytes each, as an earlier process computed them; then they
+ * are taken as they are, a few between two steps. The engine frees them (gs_free). */
 typedef struct gs_public_prefix {
     int32_t *tokens; /* whole blocks of them count */
     int32_t n;
+    uint8_t *pages; /* NULL: to be computed */
+    bool wanted;    /* once it is computed, prefixes->computed is told */
 } gs_public_prefix;
 
 typedef struct gs_public_prefixes {
     gs_public_prefix *items;
     int32_t n;
     double pinned_share; /* of the KV pool, at most; further ones are left out, with a warning */
+    /* Engine thread: the i-th was computed; takes pages (gs_free). */
+    void (*computed)(void *arg, int32_t i, uint8_t *pages);
+    void *computed_arg;
 } gs_public_prefixes;
 
 typedef enum gs_query_kind {

@@ -35,6 +35,10 @@ typedef struct fake {
     atomic_bool released; /* from the programmed hang */
 } fake;
 
+static size_t page_bytes(const fake *f) {
+    return (size_t)f->cfg.block_tokens * sizeof(int32_t);
+}
+
 static void fake_info(const gs_backend *b, gs_backend_info *out) {
     const fake *f = (const fake *)(const void *)b;
     *out = (gs_backend_info){
@@ -45,7 +49,8 @@ static void fake_info(const gs_backend *b, gs_backend_info *out) {
         .max_seqs = f->cfg.max_seqs,
         .n_kv_blocks = f->cfg.n_kv_blocks,
         .block_tokens = f->cfg.block_tokens,
-        .kv_bytes = (size_t)f->cfg.n_kv_blocks * (size_t)f->cfg.block_tokens * sizeof(int32_t),
+        .kv_bytes = (size_t)f->cfg.n_kv_blocks * page_bytes(f),
+        .block_bytes = page_bytes(f),
         .n_layers = f->cfg.n_layers,
         .n_threads = f->cfg.n_threads,
         .n_embd = f->cfg.rank ? 1 : f->cfg.n_embd,
@@ -246,11 +251,10 @@ static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, in
 
 static int fake_forward(gs_backend *b, gs_batch *batch) {
     fake *f = (fake *)(void *)b;
-    size_t page_bytes = (size_t)f->cfg.block_tokens * sizeof(int32_t);
     for (int32_t i = 0; i < batch->n_copies; i++) {
         const gs_kv_copy_op *c = &batch->copies[i];
         GS_ASSERT(c->dst < f->cfg.n_kv_blocks && c->src < f->cfg.n_kv_blocks);
-        memcpy((char *)f->pages + c->dst * page_bytes, (char *)f->pages + c->src * page_bytes,
+        memcpy((char *)f->pages + c->dst * page_bytes(f), (char *)f->pages + c->src * page_bytes(f),
                (size_t)c->n_tokens * sizeof(int32_t));
     }
     if (batch->n_items == 0)
@@ -287,6 +291,18 @@ static uint64_t fake_progress(const gs_backend *b) {
 
 static int fake_sibling(gs_backend *b, gs_backend **out);
 
+static void fake_read_block(const gs_backend *b, uint32_t block, uint8_t *out) {
+    const fake *f = (const fake *)(const void *)b;
+    GS_ASSERT(block < f->cfg.n_kv_blocks);
+    memcpy(out, (const char *)f->pages + block * page_bytes(f), page_bytes(f));
+}
+
+static void fake_write_block(gs_backend *b, uint32_t block, const uint8_t *in) {
+    fake *f = (fake *)(void *)b;
+    GS_ASSERT(block < f->cfg.n_kv_blocks);
+    memcpy((char *)f->pages + block * page_bytes(f), in, page_bytes(f));
+}
+
 static const gs_backend_ops fake_ops = {
     .name = "fake",
     .info = fake_info,
@@ -295,6 +311,8 @@ static const gs_backend_ops fake_ops = {
     .progress = fake_progress,
     .destroy = fake_destroy,
     .sibling = fake_sibling,
+    .read_block = fake_read_block,
+    .write_block = fake_write_block,
 };
 
 /* All but the pages. */

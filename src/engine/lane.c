@@ -102,6 +102,7 @@ gs_backend *gs_lane_free(gs_lane *l) {
     gs_backend *b = l->backend;
     gs_sched_free(l->sched);
     gs_seq_free(l->warming);
+    gs_free(l->copy);
     gs_kv_free(l->kv);
     free_step(&l->step);
     free_step(&l->beside);

@@ -25,6 +25,8 @@ typedef struct gs_lane {
     const gs_public_prefixes *prefixes; /* NULL: none */
     int32_t n_warmed;                   /* of them: computed, or left out */
     gs_seq *warming;                    /* the one that is being computed, or NULL */
+    uint8_t *copy;                      /* of its pages, once it is; NULL: nobody wants them */
+    int32_t n_moved;                    /* blocks of the current one's pages: taken, or copied */
 } gs_lane;
 
 /* Statistics that the engine thread writes and any thread reads. Word by word, so that each number
@@ -54,8 +56,12 @@ void gs_lane_count_step(gs_lane *l, const gs_plan *plan);
 void gs_lane_judge_prediction(gs_lane *l, const gs_plan *plan, int64_t elapsed_ns);
 /* warm.c: the lane's public prefixes, one after another, each by a sequence of the engine's own. */
 bool gs_lane_is_warm(const gs_lane *l);
-/* Submits the next one unless one is under way. id: of the sequence. */
+/* Goes on with it by a piece that takes about a millisecond: submits the next one unless one is
+ * under way (id: of the sequence), takes some of its pages, or copies some for whoever keeps them.
+ */
 void gs_lane_warm(gs_lane *l, gs_class cls, gs_seq_id id, int64_t now_ns);
+/* Whether it would go on at once, without a step. */
+bool gs_lane_warm_moves(const gs_lane *l);
 /* The end of a sequence; false: it is not the lane's own. */
 bool gs_lane_warm_ended(gs_lane *l, const gs_seq *q, const gs_seq_end *end);
 

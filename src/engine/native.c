@@ -174,6 +174,7 @@ static void native_info(const gs_backend *base, gs_backend_info *out) {
                              .block_tokens = b->cfg.block_tokens,
                              .n_threads = b->n_threads,
                              .kv_bytes = b->kv.total_bytes,
+                             .block_bytes = gs_kv_block_bytes(&b->kv),
                              .n_layers = b->m->hp.n_layers,
                              .n_embd = b->m->hp.n_embd,
                              .pooling = b->pooling};
@@ -206,6 +207,14 @@ static int native_restart(gs_backend *base) {
 
 static int native_sibling(gs_backend *base, gs_backend **out);
 
+static void native_read_block(const gs_backend *base, uint32_t block, uint8_t *out) {
+    gs_kv_read_block(&((const gs_native *)base)->kv, block, out);
+}
+
+static void native_write_block(gs_backend *base, uint32_t block, const uint8_t *in) {
+    gs_kv_write_block(&((gs_native *)base)->kv, block, in);
+}
+
 static const gs_backend_ops native_ops = {
     .name = "native",
     .info = native_info,
@@ -216,6 +225,8 @@ static const gs_backend_ops native_ops = {
     .restart = native_restart,
     .destroy = native_destroy,
     .sibling = native_sibling,
+    .read_block = native_read_block,
+    .write_block = native_write_block,
 };
 
 /* Layers with the same rotary parameters, and with the same window, get the same kind. */

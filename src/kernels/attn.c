@@ -237,6 +237,23 @@ void gs_kv_copy(const gs_kv_layout *l, uint32_t dst, uint32_t src, int32_t n_tok
                        (size_t)n_tokens);
 }
 
+/* The pages of a block and layer lie together. */
+static size_t layer_bytes(const gs_kv_layout *l) {
+    return (size_t)l->n_kv_heads * 2 * l->page_bytes;
+}
+
+void gs_kv_read_block(const gs_kv_layout *l, uint32_t block, uint8_t *out) {
+    GS_ASSERT(block < l->n_blocks);
+    for (int32_t layer = 0; layer < l->n_layers; layer++, out += layer_bytes(l))
+        memcpy(out, gs_kv_page(l, layer, block, 0), layer_bytes(l));
+}
+
+void gs_kv_write_block(const gs_kv_layout *l, uint32_t block, const uint8_t *in) {
+    GS_ASSERT(block < l->n_blocks);
+    for (int32_t layer = 0; layer < l->n_layers; layer++, in += layer_bytes(l))
+        memcpy(gs_kv_page(l, layer, block, 0), in, layer_bytes(l));
+}
+
 /* ---- Attention ---------------------------------------------------------------------------------
  */
 

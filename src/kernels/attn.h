@@ -64,6 +64,12 @@ void gs_kv_store_rows(const gs_kv_layout *l, int32_t layer, const uint32_t *bloc
  * them become undefined. */
 void gs_kv_copy(const gs_kv_layout *l, uint32_t dst, uint32_t src, int32_t n_tokens);
 
+/* All pages of a block to gs_kv_block_bytes() bytes elsewhere, and back: layer by layer as they
+ * lie.
+ */
+void gs_kv_read_block(const gs_kv_layout *l, uint32_t block, uint8_t *out);
+void gs_kv_write_block(const gs_kv_layout *l, uint32_t block, const uint8_t *in);
+
 /*
  * One work item: the queries of one kv head's group (n_group query heads) for n_q consecutive
  * positions of one sequence, the first at position pos. q row of query (t, g):

@@ -341,6 +341,48 @@ uint32_t gs_kv_pin(gs_kv *kv, const int32_t *tokens, int32_t n) {
     return kv->n_pinned - before;
 }
 
+/* The place behind the pinned blocks of tokens[0..n). False: they are not all there. */
+static bool walk_pinned(const gs_kv *kv, const int32_t *tokens, int32_t n, gs_prefix_node *at) {
+    const int32_t bt = kv->cfg.block_tokens;
+    if (!kv->ops)
+        return false;
+    kv->ops->root(kv->prefix, GS_KV_PUBLIC, at);
+    for (int32_t pos = 0; pos < n; pos += bt) {
+        const uint32_t b = kv->ops->match(kv->prefix, at, tokens + pos, at);
+        if (b == GS_KV_NONE || !kv->pinned[b])
+            return false;
+    }
+    return true;
+}
+
+int gs_kv_pinned_block(const gs_kv *kv, const int32_t *tokens, int32_t n, uint32_t *block) {
+    gs_prefix_node at;
+    GS_ASSERT(n > 0 && n % kv->cfg.block_tokens == 0);
+    if (!walk_pinned(kv, tokens, n, &at))
+        return GS_ERR_NOT_FOUND;
+    *block = at.block;
+    return GS_OK;
+}
+
+int gs_kv_put_pinned(gs_kv *kv, const int32_t *tokens, int32_t n, uint32_t *block) {
+    const int32_t bt = kv->cfg.block_tokens;
+    gs_prefix_node at, next;
+    GS_ASSERT(n > 0 && n % bt == 0);
+    if (!walk_pinned(kv, tokens, n - bt, &at))
+        return GS_ERR_NOT_FOUND;
+    if (kv->ops->match(kv->prefix, &at, tokens + n - bt, &next) != GS_KV_NONE)
+        return GS_ERR_EXISTS;
+    if (gs_kv_available(kv) == 0)
+        return GS_ERR_KV_FULL;
+    const uint32_t b = take_block(kv); /* evicts nothing that is pinned */
+    const bool inserted = kv->ops->insert(kv->prefix, &at, b, tokens + n - bt, &next);
+    GS_ASSERT(inserted);
+    kv->pinned[b] = 1;
+    kv->n_pinned++;
+    *block = b;
+    return GS_OK;
+}
+
 const uint32_t *gs_kv_seq_blocks(const gs_kv *kv, int32_t slot, int32_t *n_blocks) {
     *n_blocks = open_slot(kv, slot)->n_blocks;
     return table_of(kv, slot);

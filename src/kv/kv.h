@@ -101,6 +101,13 @@ void gs_kv_seq_close(gs_kv *kv, int32_t slot);
 /* Keeps the whole blocks that GS_KV_PUBLIC has of tokens[0..n): they count as held until they are
  * dropped (gs_kv_drop_cached). Returns how many are pinned that were not before. */
 uint32_t gs_kv_pin(gs_kv *kv, const int32_t *tokens, int32_t n);
+/* The pinned block of the last block_tokens of tokens[0..n), n a multiple of them, n > 0.
+ * GS_ERR_NOT_FOUND: there is none. */
+int gs_kv_pinned_block(const gs_kv *kv, const int32_t *tokens, int32_t n, uint32_t *block);
+/* The same where there is none yet, and all before it are pinned: takes a block, publishes and pins
+ * it. Whoever calls fills it with what an earlier process computed, before the next step. GS_OK;
+ * GS_ERR_EXISTS: it is there already; GS_ERR_NOT_FOUND: one before it is not; GS_ERR_KV_FULL. */
+int gs_kv_put_pinned(gs_kv *kv, const int32_t *tokens, int32_t n, uint32_t *block);
 
 const uint32_t *gs_kv_seq_blocks(const gs_kv *kv, int32_t slot, int32_t *n_blocks);
 /* Blocks obtainable now: free + cached (evictable). */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/checked.h"
 #include "base/err.h"
@@ -190,6 +191,12 @@ int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void
 out:
     gs_model_free(m);
     return rc;
+}
+
+void gs_model_hash(const gs_model *m, uint64_t out[2]) {
+    const XXH128_hash_t h = XXH3_128bits(m->impl, m->weight_bytes);
+    out[0] = h.low64;
+    out[1] = h.high64;
 }
 
 void gs_model_free(gs_model *m) {

@@ -108,6 +108,9 @@ int gs_hparams_read(const gs_gguf *g, gs_hparams *hp, char *err, size_t errlen);
  * progress may be NULL; it is called on this thread. */
 int gs_model_load(const gs_gguf *g, gs_pool *pool, gs_progress_fn progress, void *arg,
                   gs_model **out, char *err, size_t errlen);
+/* XXH3 (128 bits) of the weights as they are in memory, so reading no file: of the same bytes and
+ * shapes the same. What is said of them in words (hp) is not in it. */
+void gs_model_hash(const gs_model *m, uint64_t out[2]);
 void gs_model_free(gs_model *m);
 
 #endif

@@ -403,6 +403,48 @@ static void test_public_prefix(void **state) {
     gs_kv_free(kv);
 }
 
+/* Blocks whose contents come from an earlier process: one behind the other, pinned at once. */
+static void test_put_pinned(void **state) {
+    (void)state;
+    gs_kv *kv = make_kv(6, 2, 6);
+    int32_t home[16], two[12];
+    uint32_t block[4], found, other;
+    gs_kv_stats st;
+    fill(home, 16, 100);
+    fill(two, 12, 100);
+    two[11] += 1000; /* begins alike, by two blocks */
+    assert_int_equal(gs_kv_put_pinned(kv, home, 8, &block[0]), GS_ERR_NOT_FOUND);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(gs_kv_pinned_block(kv, home, BT * (i + 1), &found), GS_ERR_NOT_FOUND);
+        assert_int_equal(gs_kv_put_pinned(kv, home, BT * (i + 1), &block[i]), 0);
+        assert_int_equal(gs_kv_pinned_block(kv, home, BT * (i + 1), &found), 0);
+        assert_int_equal(found, block[i]);
+        check(kv);
+    }
+    assert_int_equal(gs_kv_put_pinned(kv, two, 8, &other), GS_ERR_EXISTS);
+    assert_int_equal(gs_kv_put_pinned(kv, two, 12, &other), 0);
+    gs_kv_get_stats(kv, &st);
+    assert_int_equal(st.n_pinned, 5);
+    check(kv);
+    /* Found by everybody (whole blocks; what is behind them is each scope's own), never evicted. */
+    assert_int_equal(gs_kv_peek(kv, 7, home, 16), 12);
+    assert_int_equal(gs_kv_peek(kv, 8, two, 12), 8);
+    int32_t big[4];
+    fill(big, 4, 5000);
+    run_once(kv, 4, big, 4);
+    assert_int_equal(gs_kv_put_pinned(kv, big, 4, &other), 0); /* in the place of what was cached */
+    fill(big, 4, 6000);
+    assert_int_equal(gs_kv_put_pinned(kv, big, 4, &other), GS_ERR_KV_FULL);
+    check(kv);
+    /* What is public and not pinned may go at any time: nothing is put behind it. */
+    gs_kv_drop_cached(kv, 0, true);
+    check(kv);
+    run_once(kv, GS_KV_PUBLIC, home, 4);
+    assert_int_equal(gs_kv_put_pinned(kv, home, 8, &other), GS_ERR_NOT_FOUND);
+    assert_int_equal(gs_kv_put_pinned(kv, home, 4, &other), GS_ERR_EXISTS);
+    gs_kv_free(kv);
+}
+
 static void test_without_cache(void **state) {
     (void)state;
     const gs_kv_config cfg = {.n_blocks = 8,
@@ -808,6 +850,7 @@ int main(void) {
         cmocka_unit_test(test_not_full_not_published),
         cmocka_unit_test(test_drop),
         cmocka_unit_test(test_public_prefix),
+        cmocka_unit_test(test_put_pinned),
         cmocka_unit_test(test_without_cache),
         cmocka_unit_test(test_hash_collision_shares_nothing),
         cmocka_unit_test(test_model),
