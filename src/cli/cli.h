@@ -74,6 +74,8 @@ typedef struct gs_loader {
     bool quiet;                  /* no progress on the terminal */
     bool no_calibration;         /* for commands that schedule nothing */
     bool no_device_file;         /* what is measured is nobody else's affair */
+    const char *state;           /* folder in which computed prefixes are saved; NULL: nowhere */
+    struct gs_saver *saver;      /* of prefixes; NULL: nothing is saved */
     /* A further model beside the first: the compute threads are *shared, made when there are none;
      * it may take so many bytes, says how far it is and gives up when that is negative. */
     gs_pool **shared;
@@ -90,6 +92,9 @@ int gs_loader_prepare(void *loader, gs_backend *b, bool (*busy)(void *), void *b
  * nothing was learned. */
 void gs_loader_keep_learned(gs_loader *l, const gs_cost *learned);
 void gs_loader_close(gs_loader *l);
+/* What keys and values of this model depend on besides tokens, as gs_saved has it. Reads all its
+ * weights. */
+void gs_loader_cache_id(const gs_loader *l, char *out, size_t n);
 gs_pool *gs_loader_pool(const gs_loader *l); /* of the first model, to share; NULL: has none */
 
 /*
@@ -131,10 +136,18 @@ void gs_model_list_free(gs_model_spec **specs, int n);
 int gs_models_folder(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
 /* What a pull into that folder is allowed to do; borrows cfg and folder. */
 gs_pull_config gs_models_pull_config(const gs_config *cfg, const char *folder);
-/* prefixes.c: prefix.files as tokens; gs_prefixes_free in every case. An error names the file. */
-int gs_prefixes_load(const gs_config *cfg, const gs_served_model *m, gs_public_prefixes *out,
-                     char *err, size_t errlen);
-void gs_prefixes_free(gs_public_prefixes *p);
+/* prefixes.c: l->prefixes from prefix.files, as tokens, with what an earlier process has saved of
+ * them; b: the model's backend. gs_prefixes_free in every case. An error names the file. May wait
+ * for the disk. */
+int gs_prefixes_load(gs_loader *l, const gs_backend *b, char *err, size_t errlen);
+void gs_prefixes_free(gs_loader *l); /* after the backend's lane is gone */
+/*
+ * prefix_saver.c: prefixes in files (engine/saved.h), in the folder prefixes of l->state, at most
+ * prefix.saved_mb of them. Opening reads what fits l->prefixes; what does not is written by a
+ * thread of its own once the engine has computed it. Without memory or a folder nothing is saved.
+ */
+void gs_saver_open(gs_loader *l, const gs_backend_info *info);
+void gs_saver_close(gs_loader *l); /* once all that was computed is written */
 /* The file of API keys: server.keys_file, or keys.json in the state folder, which is made. */
 int gs_keys_path(const gs_config *cfg, char *out, size_t outlen, char *err, size_t errlen);
 /* The configured model file, or the default one: in the cache, or as a package has installed it. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/sys.h"
+#include "base/version.h"
 #include "cli/cli.h"
 #include "cli/device.h"
 #include "config/dirs.h"
@@ -485,14 +486,14 @@ int gs_loader_open(void *loader, gs_backend **out, char *err, size_t errlen) {
         keep_device(l, l->impl);
     }
     if (rc == 0)
-        rc = gs_prefixes_load(l->cfg, &l->served, &l->prefixes, err, errlen);
+        rc = gs_prefixes_load(l, *out, err, errlen);
     l->served.load_ms = (double)(gs_now_ns() - began_ns) / 1e6;
     return rc;
 }
 
 void gs_loader_close(gs_loader *l) {
     loaded *x = l->impl;
-    gs_prefixes_free(&l->prefixes);
+    gs_prefixes_free(l);
     gs_grammars_free(l->served.grammars);
     gs_tokenizer_free(l->served.tokenizer);
     gs_chat_template_free(l->served.chat);
@@ -509,6 +510,25 @@ void gs_loader_close(gs_loader *l) {
     json_decref(x->fake_script);
     gs_free(x);
     l->impl = NULL;
+}
+
+void gs_loader_cache_id(const gs_loader *l, char *out, size_t n) {
+    const loaded *x = l->impl;
+    const gs_config *c = l->cfg;
+    uint64_t weights[2] = {0, 0};
+    if (!x->model) {
+        snprintf(out, n, "gamasot %s fake %d tokens %d", GS_VERSION, c->fake_vocab,
+                 c->kv_block_tokens);
+        return;
+    }
+    const gs_hparams *hp = &x->model->hp;
+    gs_model_hash(x->model, weights);
+    /* Rotations may depend on the context (native.c). */
+    snprintf(out, n, "gamasot %s %s %s %dx%dx%dx%d context %d model %s weights %016llx%016llx",
+             GS_VERSION, gs_isa_name(gs_kernels_isa()), gs_kv_type_name((gs_kv_type)c->kv_type),
+             hp->n_layers, hp->n_kv_heads, hp->head_dim, c->kv_block_tokens, l->device.max_context,
+             l->served.facts.digest, (unsigned long long)weights[0],
+             (unsigned long long)weights[1]);
 }
 
 gs_pool *gs_loader_pool(const gs_loader *l) {

@@ -217,6 +217,7 @@ static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int 
         list->pool = gs_loader_pool(list->first);
     *l = (gs_loader){.cfg = &k->cfg,
                      .quiet = true,
+                     .state = list->first->state,
                      .shared = &list->pool,
                      .room = room == UINT64_MAX ? 0 : room,
                      .percent = percent};
@@ -230,8 +231,7 @@ static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int 
     gs_backend_info info;
     char why[256] = "";
     out->backend->ops->info(out->backend, &info);
-    if (!info.whole_prompts &&
-        gs_prefixes_load(&k->cfg, &l->served, &l->prefixes, why, sizeof(why)) == 0)
+    if (!info.whole_prompts && gs_prefixes_load(l, out->backend, why, sizeof(why)) == 0)
         out->prefixes = &l->prefixes;
     else if (!info.whole_prompts)
         gs_warn("models", "name=%s %s", k->name, why);

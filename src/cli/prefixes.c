@@ -87,8 +87,9 @@ static int load_one(const gs_served_model *m, const char *path, gs_public_prefix
     return rc == 0 ? 0 : gs_fail(err, errlen, rc, "prefix.files: %s: %s", path, why);
 }
 
-int gs_prefixes_load(const gs_config *cfg, const gs_served_model *m, gs_public_prefixes *out,
-                     char *err, size_t errlen) {
+int gs_prefixes_load(gs_loader *l, const gs_backend *b, char *err, size_t errlen) {
+    const gs_config *cfg = l->cfg;
+    gs_public_prefixes *out = &l->prefixes;
     *out = (gs_public_prefixes){.pinned_share = cfg->prefix_pinned_share};
     if (cfg->prefix_files.n == 0)
         return 0;
@@ -97,16 +98,23 @@ int gs_prefixes_load(const gs_config *cfg, const gs_served_model *m, gs_public_p
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     for (size_t i = 0; i < cfg->prefix_files.n; i++) {
         out->n++;
-        int rc = load_one(m, cfg->prefix_files.items[i], &out->items[i], err, errlen);
+        int rc = load_one(&l->served, cfg->prefix_files.items[i], &out->items[i], err, errlen);
         if (rc != 0)
             return rc;
     }
+    gs_backend_info info;
+    b->ops->info(b, &info);
+    gs_saver_open(l, &info);
     return 0;
 }
 
-void gs_prefixes_free(gs_public_prefixes *p) {
-    for (int32_t i = 0; i < p->n; i++)
+void gs_prefixes_free(gs_loader *l) {
+    gs_public_prefixes *p = &l->prefixes;
+    gs_saver_close(l);
+    for (int32_t i = 0; i < p->n; i++) {
         gs_free(p->items[i].tokens);
+        gs_free(p->items[i].pages);
+    }
     gs_free(p->items);
     *p = (gs_public_prefixes){0};
 }

@@ -132,7 +132,7 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     int rc = gs_settings_read(c, &settings, err, errlen);
     if (rc != 0)
         return rc;
-    s->loader = (gs_loader){.cfg = c};
+    s->loader = (gs_loader){.cfg = c, .state = s->state[0] ? s->state : NULL};
     rc = gs_model_list_init(&s->models, c, &s->loader, err, errlen);
     if (rc != 0)
         return rc;

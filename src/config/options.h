@@ -246,6 +246,9 @@
     "instructions: computed once at start and kept. Who uses them can be seen by nobody.")         \
   X(prefix, pinned_share, FLOAT, NULL, "0.25", 0, 1, NULL, GS_CONFIG_STARTUP,                      \
     "Part of the attention cache that such files may take.")                                       \
+  X(prefix, saved_mb, SIZE_MB, NULL, "512", 0, 1073741824, NULL, GS_CONFIG_STARTUP,                \
+    "Space in the state folder (`store.folder`) for what was computed of such files, so that the " \
+    "next start reads it instead. The least recently used goes first. 0: nothing is saved.")       \
   X(background, schedule, STRING, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                         \
     "When background runs, such as \"22:00-07:00\" or \"mon-fri 22:00-07:00, sat, sun\". Empty: "   \
     "always.")                                                                                     \
