@@ -75,7 +75,9 @@ int gs_config_set(gs_config *cfg, const char *name, const char *value, char *err
 }
 
 void gs_config_for_model(const gs_config *cfg, const gs_config_model *model, gs_config *out) {
-    *out = *cfg; /* its strings and lists are borrowed: sections set neither (file.c) */
+    *out = *cfg; /* its strings and lists are borrowed: of sections' settings none are (file.c) */
+    if (model->own_prefix_files)
+        out->prefix_files = model->prefix_files;
     for (size_t i = 0; i < model->n; i++) {
         int rc = gs_config_set(out, model->keys[i], model->values[i], NULL, 0);
         GS_ASSERT(rc == GS_OK); /* it was tried when the file was read */
@@ -111,6 +113,7 @@ void gs_config_deinit(gs_config *cfg) {
         }
         gs_free(m->keys);
         gs_free(m->values);
+        gs_config_value_free(&options[GS_OPT_prefix_files], &m->prefix_files);
         gs_free(m->name);
         gs_free(m->path);
     }

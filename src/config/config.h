@@ -95,8 +95,10 @@ typedef struct gs_config_alias {
  * options of the table with other values (gs_config_model_options). */
 typedef struct gs_config_model {
     char *name;
-    char *path;            /* of the GGUF file; "": a file of that name in the folders of models */
-    char **keys, **values; /* [n] full names of options, and their text */
+    char *path; /* of the GGUF file; "": a file of that name in the folders of models */
+    gs_config_list prefix_files; /* instead of the server's, if */
+    bool own_prefix_files;       /* so; maybe none */
+    char **keys, **values;       /* [n] full names of options, and their text */
     size_t n;
 } gs_config_model;
 

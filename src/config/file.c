@@ -121,9 +121,10 @@ static void on_alias(reader *r, const char *section, const char *key, const char
 
 #define MODEL_SECTION "model "
 
-/* What a section of a model may set beside path: options of the table that own no memory. */
+/* What a section of a model may set beside path and prefix_files: options of the table that own no
+ * memory. */
 static const gs_config_option *model_option(const char *key) {
-    static const char *const sections[] = {"model", "kv", "fake"};
+    static const char *const sections[] = {"model", "kv", "prefix", "fake"};
     char full[96];
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         /* "context" is model.context, "kv_memory_mb" kv.memory_mb, "fake_step_ms" fake.step_ms. */
@@ -196,9 +197,13 @@ static void on_model(reader *r, const char *section, const char *key, const char
     gs_config_model *m = model_of(r, name);
     if (!m)
         return;
-    if (strcmp(key, "path") == 0) {
-        const gs_config_option *path = gs_config_option_at(GS_OPT_model_path);
-        if (gs_config_value_parse(path, value, false, &m->path, why, sizeof why) != GS_OK)
+    const bool path = strcmp(key, "path") == 0, prefixes = strcmp(key, "prefix_files") == 0;
+    if (path || prefixes) {
+        const gs_config_option *own =
+            gs_config_option_at(path ? GS_OPT_model_path : GS_OPT_prefix_files);
+        void *field = path ? (void *)&m->path : (void *)&m->prefix_files;
+        m->own_prefix_files |= prefixes;
+        if (gs_config_value_parse(own, value, true, field, why, sizeof why) != GS_OK)
             reader_fail(r, why);
         return;
     }
@@ -208,7 +213,7 @@ static void on_model(reader *r, const char *section, const char *key, const char
         snprintf(
             why, sizeof why,
             "model %s: unknown option '%.64s'; there are path, context, keep_alive_ms, pinned, "
-            "kv_memory_mb and other numbers of [model] and [kv]",
+            "prefix_files, kv_memory_mb and other numbers of [model], [kv] and [prefix]",
             name, key);
         reader_fail(r, why);
     } else if (gs_config_set(&trial, o->name, value, problem, sizeof problem) != GS_OK) {

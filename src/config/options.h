@@ -137,9 +137,9 @@
     "Run one step before the server says that it is ready.")                                       \
   X(models, folder, PATH, NULL, "", 0, 0, NULL, GS_CONFIG_STARTUP,                                 \
     "Folder that models are pulled into. Empty: models in the folder of the user's data.")         \
-  X(models, pull, BOOL, NULL, "false", 0, 0, NULL, GS_CONFIG_STARTUP,                              \
-    "The server itself may fetch models (/api/pull), which opens its walls (server.sandbox) to "   \
-    "other machines. Without it `gamasot models pull` does.")                                      \
+  X(models, pull, BOOL, NULL, "true", 0, 0, NULL, GS_CONFIG_STARTUP,                               \
+    "An admin may have models fetched (/api/pull), by a process of their own beside the server. "  \
+    "As a default only where API keys are configured.")                                            \
   X(models, hosts, LIST, NULL,                                                                     \
     "*.ollama.ai,*.huggingface.co,*.hf.co,*.r2.cloudflarestorage.com", 0, 64, NULL,                \
     GS_CONFIG_STARTUP,                                                                             \
@@ -243,7 +243,8 @@
                   "0", "1")                                                                        \
   X(prefix, files, LIST, "prefix-file", "", 0, 32, NULL, GS_CONFIG_STARTUP,                        \
     "Text files with system prompts that everybody may share, such as a home assistant's "         \
-    "instructions: computed once at start and kept. Who uses them can be seen by nobody.")         \
+    "instructions: computed once at start and kept. Who uses them can be seen by nobody. "                        \
+    "A section [model NAME] may have its own, `prefix_files`.")         \
   X(prefix, pinned_share, FLOAT, NULL, "0.25", 0, 1, NULL, GS_CONFIG_STARTUP,                      \
     "Part of the attention cache that such files may take.")                                       \
   X(prefix, saved_mb, SIZE_MB, NULL, "512", 0, 1073741824, NULL, GS_CONFIG_STARTUP,                \

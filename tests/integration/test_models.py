@@ -330,6 +330,25 @@ class Models(unittest.TestCase):
                        lambda: server.log().count("shared prefix lane=") >= 3)
             self.assertGreaterEqual(cached("digits", "carl"), 1000 - 32)
 
+    def test_a_model_with_its_own_prefixes(self):
+        homes = [c * 300 for c in "pq"]
+        files = []
+        for i, home in enumerate(homes):
+            files.append(harness.TMP / f"own-prefix-{i}.txt")
+            files[i].write_text(home)
+        path = config("own-prefixes", ("digits", fake(pinned="true", prefix_files=files[1])),
+                      ("none", fake(prefix_files="")), head=f"[prefix]\nfiles = {files[0]}\n")
+        with Server("--config", path) as server:
+            wait_until("it is computed", lambda: "shared prefix lane=1" in server.log())
+
+            def cached(model, home, user):
+                r = chat(server, model, 2, user=user, messages=[
+                    {"role": "system", "content": home}, {"role": "user", "content": "what?"}])
+                return r.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+            for model, user, want in (("fake", "ann", (True, False)), ("digits", "ben", (False, True)),
+                                      ("none", "carl", (False, False))):
+                self.assertEqual(tuple(cached(model, home, user) > 250 for home in homes), want)
+
     def test_metrics_name_the_model(self):
         path = config("metrics", ("digits", fake()))
         with Server("--config", path) as server:

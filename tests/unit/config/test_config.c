@@ -747,12 +747,14 @@ static void test_dirs_errors(void **state) {
 static void test_models(void **state) {
     (void)state;
     gs_config cfg, own;
-    assert_int_equal(read_text(&cfg, "[kv]\nmemory_mb = 64\n"
+    assert_int_equal(read_text(&cfg, "[kv]\nmemory_mb = 64\n[prefix]\nfiles = /p/all\n"
                                      "[model small]\npath = ~/s.gguf\ncontext = 512\n"
                                      "[model big]\nkv_memory_mb = 900\npinned = true\n"
+                                     "prefix_files = /p/a, /p/b\n  /p/c\n"
+                                     "prefix_pinned_share = 0.5\n[model none]\nprefix_files =\n"
                                      "[model small]\nkeep_alive_ms = -1\nfake_step_ms = 3\n"),
                      GS_OK);
-    assert_int_equal(cfg.n_models, 2);
+    assert_int_equal(cfg.n_models, 3);
     assert_string_equal(cfg.models[0].name, "small");
     assert_int_equal(cfg.models[0].path[0], '/');
     assert_string_equal(cfg.models[1].path, "");
@@ -766,12 +768,21 @@ static void test_models(void **state) {
     assert_int_equal(own.kv_memory_mb, 900);
     assert_int_equal(own.model_context, 0);
     assert_true(own.model_pinned);
+    /* Prefixes of their own, of the server, none. */
+    assert_int_equal(own.prefix_files.n, 3);
+    assert_string_equal(own.prefix_files.items[2], "/p/c");
+    assert_true(own.prefix_pinned_share > 0.49);
+    gs_config_for_model(&cfg, &cfg.models[0], &own);
+    assert_int_equal(own.prefix_files.n, 1);
+    assert_string_equal(own.prefix_files.items[0], "/p/all");
+    gs_config_for_model(&cfg, &cfg.models[2], &own);
+    assert_int_equal(own.prefix_files.n, 0);
     gs_config_deinit(&cfg);
     static const char *const wrong[] = {
-        "[model x]\ncolour = 1\n",     "[model x]\ncontext = many\n",
-        "[model x]\nname = y\n",       "[model a b]\ncontext = 1\n",
-        "[model ]\ncontext = 1\n",     "[model x]\nkv_memory_mb = -1\n",
-        "[model x]\nserver_port = 1\n"};
+        "[model x]\ncolour = 1\n",      "[model x]\ncontext = many\n",
+        "[model x]\nname = y\n",        "[model a b]\ncontext = 1\n",
+        "[model ]\ncontext = 1\n",      "[model x]\nkv_memory_mb = -1\n",
+        "[model x]\nserver_port = 1\n", "[model x]\nprefix_files = \x01\n"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(read_text(&cfg, wrong[i]), GS_ERR_INVALID);
         gs_config_deinit(&cfg);
