@@ -42,12 +42,13 @@ typedef struct gs_served_model {
 
 #define GS_KEEP_FOREVER INT64_MAX
 
-/* A model beside the first that requests can ask for. */
+/* A model that requests can ask for. */
 typedef struct gs_model_spec {
     const char *name;     /* shorter than GS_MODEL_NAME_BYTES */
     const char *path;     /* of its file, the first one of several; "": it has none */
     int64_t modified_s;   /* the file; wall clock */
     bool pinned;          /* once loaded it stays; at start it is loaded */
+    bool first;           /* the one that the engine is created with */
     int64_t keep_ns;      /* it stays so long after its last use; GS_KEEP_FOREVER */
     uint64_t bytes;       /* that it will need, about */
     int32_t context;      /* about, until it is loaded; 0: not known */
@@ -72,14 +73,16 @@ typedef struct gs_loaded_model {
 typedef struct gs_model_loading {
     void *arg;
     /* room: bytes that it may take. percent: how far it is; once negative, it gives up. */
+    void *first; /* impl of the engine's own, for release once its lane is gone */
     int (*load)(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int *percent,
                 gs_loaded_model *out, char *err, size_t errlen);
     /* All of it, and the backend unless that is NULL; zeroes *m. */
     void (*release)(void *arg, gs_loaded_model *m);
     /*
-     * The models beside the first that there are now: *out, [*n], for gs_free. What has not changed
-     * since it was read is the same object as in known, the rest is new. Any thread, one call at a
-     * time. A spec is the API's until it is dropped, and not while its model is in memory.
+     * The models that there are now, the first one among them if it has a file: *out, [*n], for
+     * gs_free. What has not changed since it was read is the same object as in known, the rest is
+     * new. Any thread, one call at a time. A spec is the API's until it is dropped, and not while
+     * its model is in memory.
      */
     int (*scan)(void *arg, gs_model_spec *const *known, int n_known, gs_model_spec ***out, int *n);
     void (*drop)(void *arg, gs_model_spec *s);

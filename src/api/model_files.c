@@ -21,15 +21,17 @@ static int list_known(const gs_api *a, gs_files_job *j) {
     j->known = gs_calloc((size_t)a->models.n, sizeof(gs_model_spec *));
     if (!j->known)
         return GS_ERR_NOMEM;
-    for (int i = 1; i < a->models.n; i++)
-        if (!a->models.v[i].gone)
+    for (int i = 0; i < a->models.n; i++)
+        if (a->models.v[i].spec && !a->models.v[i].gone)
             j->known[j->n_known++] = current(&a->models.v[i]);
     return 0;
 }
 
-static gs_model_entry *entry_of(gs_api *a, const char *name) {
+static gs_model_entry *entry_of(gs_api *a, const gs_model_spec *s) {
+    if (s->first)
+        return a->models.v;
     for (int i = 1; i < a->models.n; i++)
-        if (strcmp(a->models.v[i].name, name) == 0)
+        if (strcmp(a->models.v[i].name, s->name) == 0)
             return &a->models.v[i];
     return NULL;
 }
@@ -49,11 +51,16 @@ static void renew_with(gs_api *a, gs_model_entry *m, gs_model_spec *s) {
 
 static gs_model_entry *place(gs_api *a, gs_model_spec *s) {
     gs_models *all = &a->models;
-    gs_model_entry *m = entry_of(a, s->name);
+    gs_model_entry *m = entry_of(a, s);
+    if (m && !m->spec) { /* the first, as the server finds it */
+        m->spec = s;
+        memcpy(m->name, s->name, strlen(s->name) + 1);
+        return m;
+    }
     if (m && !m->gone && current(m) == s)
         return m;
     if (m) {
-        gs_info("models", "%s name=%s", m->gone ? "there again" : "changed", m->name);
+        gs_info("models", "%s name=%s", m->gone ? "there again" : "changed", s->name);
         renew_with(a, m, s);
         return m;
     }
@@ -67,9 +74,9 @@ static gs_model_entry *place(gs_api *a, gs_model_spec *s) {
     return m;
 }
 
-static bool is_found(const gs_files_job *j, const char *name) {
+static bool is_found(const gs_files_job *j, const gs_model_spec *s) {
     for (int i = 0; i < j->n_found; i++)
-        if (strcmp(j->found[i]->name, name) == 0)
+        if (j->found[i]->first == s->first && strcmp(j->found[i]->name, s->name) == 0)
             return true;
     return false;
 }
@@ -77,16 +84,16 @@ static bool is_found(const gs_files_job *j, const char *name) {
 /* What the look has found becomes the list. */
 static void merge(gs_api *a, const gs_files_job *j) {
     gs_models *all = &a->models;
-    for (int i = 1; i < all->n; i++) {
-        if (all->v[i].gone || is_found(j, all->v[i].name))
+    for (int i = 0; i < all->n; i++) {
+        if (!all->v[i].spec || all->v[i].gone || is_found(j, current(&all->v[i])))
             continue;
-        gs_info("models", "gone name=%s", all->v[i].name);
+        gs_info("models", "gone name=%s", all->v[i].spec->name);
         all->v[i].gone = true;
     }
-    all->n_order = 0;
+    all->n_order = 1; /* the first one is, whether it is there or not */
     for (int i = 0; i < j->n_found; i++) {
         const gs_model_entry *m = place(a, j->found[i]);
-        if (m)
+        if (m && m != all->v)
             all->order[all->n_order++] = (int)(m - all->v);
     }
 }
@@ -209,7 +216,7 @@ static gs_model_entry *find_file(const gs_api *a, const char *field, const char 
         return NULL;
     }
     gs_model_entry *m = gs_models_find(a, want, &alias);
-    const char *name = !m ? "" : m->spec ? m->name : a->cfg.model->name;
+    const char *name = !m ? "" : m != a->models.v ? m->name : a->cfg.model->name;
     if (m && !alias && gs_model_name_match(want, name) >= GS_NAME_TAGGED)
         return m;
     gs_api_fail(e, GS_ERR_NOT_FOUND, field, "The model '%.80s' does not exist here.", want);
@@ -254,7 +261,7 @@ void gs_models_post_delete(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_files_job j = {.run = run_delete};
     const char *want = text_of(body, "model") ? text_of(body, "model") : text_of(body, "name");
     const gs_model_entry *m = find_file(a, "model", want, &e);
-    if (m && !m->spec)
+    if (m && m == a->models.v)
         gs_api_fail(&e, GS_ERR_FORBIDDEN, "model",
                     "'%.80s' is the model that this server was started with; it stays.", want);
     else if (m && m->spec->path[0] == '\0')

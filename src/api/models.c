@@ -58,13 +58,20 @@ static gs_model_entry *find_own(const gs_api *a, const char *want, gs_name_match
     return several && best == GS_NAME_BEGINS ? NULL : found;
 }
 
+/* Who names none means it. NULL: its file has gone. */
+static gs_model_entry *first_one(const gs_api *a) {
+    return a->models.v && !a->models.v->gone ? a->models.v : NULL;
+}
+
 static gs_model_entry *alias_target(const gs_api *a, const gs_model_alias *x) {
-    return x->model[0] == '\0' ? a->models.v : find_own(a, x->model, GS_NAME_SAME);
+    return x->model[0] == '\0' ? first_one(a) : find_own(a, x->model, GS_NAME_SAME);
 }
 
 gs_model_entry *gs_models_find(const gs_api *a, const char *want, const gs_model_alias **alias) {
     *alias = NULL;
-    gs_model_entry *m = *want == '\0' ? a->models.v : find_own(a, want, GS_NAME_SAME);
+    if (*want == '\0')
+        return first_one(a);
+    gs_model_entry *m = find_own(a, want, GS_NAME_SAME);
     for (int k = 0; k < a->cfg.n_aliases && !m; k++) {
         if (gs_model_name_match(want, a->cfg.aliases[k].name) != GS_NAME_SAME)
             continue;
@@ -88,7 +95,7 @@ const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_a
 }
 
 static int n_listed(const gs_api *a) {
-    int n = 1;
+    int n = 0;
     for (int k = 0; k < a->models.n_order; k++)
         n += !a->models.v[a->models.order[k]].gone;
     return n;
@@ -96,12 +103,10 @@ static int n_listed(const gs_api *a) {
 
 /* The i-th of the models in their order, without those that have gone; i < n_listed. */
 static gs_model_entry *listed(const gs_api *a, int i) {
-    int at = 0;
-    for (int k = 0; k < a->models.n_order && i > 0; k++) {
-        at = a->models.order[k];
-        i -= !a->models.v[at].gone;
-    }
-    return &a->models.v[at];
+    int k = 0;
+    while (a->models.v[a->models.order[k]].gone || i-- > 0)
+        k++;
+    return &a->models.v[a->models.order[k]];
 }
 
 /* The i-th alias of those whose model is there; NULL: no more. */
@@ -138,9 +143,7 @@ const char *gs_models_lane_name(const gs_api *a, int32_t lane) {
 }
 
 const gs_model_facts *gs_models_facts(const gs_api *a, const gs_model_entry *m) {
-    return m->served          ? &m->served->facts
-           : m == a->models.v ? &a->cfg.model->facts
-                              : &m->spec->facts;
+    return m->served ? &m->served->facts : m->spec ? &m->spec->facts : &a->cfg.model->facts;
 }
 
 gs_metrics *gs_models_metrics(const gs_api *a, const gs_model_entry *m) {
@@ -322,15 +325,15 @@ bool gs_models_gone(gs_api *a, gs_http_request *rq) {
  * ------------------------------------------------------------------------------------------ */
 
 static uint64_t held_bytes(const gs_api *a) {
-    uint64_t n = a->cfg.model->bytes;
-    for (int i = 1; i < a->models.n; i++)
+    uint64_t n = 0;
+    for (int i = 0; i < a->models.n; i++)
         if (a->models.v[i].state >= GS_MODEL_LOADING)
             n += a->models.v[i].bytes;
     return n;
 }
 
 static bool is_idle(const gs_api *a, const gs_model_entry *m) {
-    return m != a->models.v && m->state == GS_MODEL_READY && m->n_users == 0;
+    return a->models.begun && m->spec && m->state == GS_MODEL_READY && m->n_users == 0;
 }
 
 static void unload(gs_api *a, gs_model_entry *m, const char *why) {
@@ -365,7 +368,7 @@ static void fail_load(gs_api *a, gs_model_entry *m, int64_t retry_ns, const char
 
 static gs_model_entry *next_queued(const gs_api *a) {
     gs_model_entry *best = NULL;
-    for (int i = 1; i < a->models.n; i++) {
+    for (int i = 0; i < a->models.n; i++) {
         gs_model_entry *m = &a->models.v[i];
         if (m->state == GS_MODEL_QUEUED && (!best || m->ticket < best->ticket))
             best = m;
@@ -374,7 +377,7 @@ static gs_model_entry *next_queued(const gs_api *a) {
 }
 
 static bool somebody_leaves(const gs_api *a) {
-    for (int i = 1; i < a->models.n; i++)
+    for (int i = 0; i < a->models.n; i++)
         if (a->models.v[i].state == GS_MODEL_LEAVING)
             return true;
     return false;
@@ -449,6 +452,7 @@ static void attach(gs_api *a, gs_model_entry *m) {
                           .cost = m->loaded.cost,
                           .prepare = m->loaded.prepare,
                           .prepare_arg = m->loaded.prepare_arg,
+                          .first = m == a->models.v,
                           .prefixes = m->loaded.prefixes};
     m->loaded.backend = NULL;
     gs_engine_ask(a->engine, &m->query);
@@ -488,7 +492,7 @@ static void attached(gs_api *a, gs_model_entry *m) {
     m->state = GS_MODEL_READY;
     m->used_ns = gs_now_ns();
     m->keep_ns = m->spec->keep_ns;
-    if (!m->metrics && (m->metrics = gs_calloc(1, sizeof(*m->metrics))))
+    if (m != a->models.v && !m->metrics && (m->metrics = gs_calloc(1, sizeof(*m->metrics))))
         gs_metrics_init_further(m->metrics, a->metrics);
     gs_info("models", "ready name=%s load_ms=%.0f mb=%llu", m->name, m->served->load_ms,
             (unsigned long long)(m->bytes >> 20));
@@ -569,6 +573,7 @@ static void load_pinned(gs_api *a) {
     if (a->models.begun || !a->engine || gs_engine_get_state(a->engine) != GS_ENGINE_READY)
         return;
     a->models.begun = true;
+    a->models.v->bytes = a->cfg.model->bytes;
     for (int i = 1; i < a->models.n; i++)
         if (a->models.v[i].spec->pinned && a->models.v[i].state == GS_MODEL_COLD)
             queue_up(a, &a->models.v[i]);
@@ -578,7 +583,7 @@ static void load_pinned(gs_api *a) {
 void gs_models_tick(gs_api *a, int64_t now_ns) {
     load_pinned(a);
     gs_models_scan_tick(a, now_ns);
-    for (int i = 1; i < a->models.n; i++)
+    for (int i = 0; i < a->models.n; i++)
         leave_if_due(a, &a->models.v[i], now_ns);
     for (gs_parked *p = a->models.parked, *next; p; p = next) {
         next = p->next;
@@ -596,6 +601,9 @@ int gs_models_create(gs_api *a) {
     if (!a->models.v || !a->models.order)
         return GS_ERR_NOMEM;
     a->models.v[0] = (gs_model_entry){.state = GS_MODEL_READY, .served = a->cfg.model};
+    a->models.n_order = 1;
+    if (a->cfg.loading)
+        a->models.v[0].loaded.impl = a->cfg.loading->first;
     return a->cfg.loading ? gs_models_scan_first(a) : 0;
 }
 
@@ -611,12 +619,14 @@ void gs_models_free(gs_api *a) {
         atomic_store(&all->job->percent, -1);
         pthread_join(all->thread, NULL);
     }
-    for (int i = 1; i < all->n; i++) {
+    for (int i = 0; i < all->n; i++) {
         gs_model_entry *m = &all->v[i];
+        if (!m->spec)
+            continue;
         /* A question that the engine never got to, or an answer that nobody polled. */
         if (m->query.backend)
             m->loaded.backend = m->query.backend;
-        if (m->loaded.impl)
+        if (m->loaded.impl && (m->loaded.impl != a->cfg.loading->first || m->loaded.backend))
             a->cfg.loading->release(a->cfg.loading->arg, &m->loaded);
         gs_free(m->metrics);
         gs_models_renew(a, m);

@@ -7,11 +7,12 @@
  *                                                                                      or others
  *                                                                                      need room
  *
- * The first model is the engine's own: it is loaded with the server and stays. Others are loaded
- * by a thread of low priority, one at a time, and become lanes of the engine. All share one budget
- * of memory; what is idle and not pinned makes room, least recently used first. A model that
- * somebody uses never goes. A request for a model that is not in memory is parked, with its client
- * told that it is alive, and goes its way once the model is there.
+ * The first model is the engine's own: it is loaded with the server and stays, until its file is
+ * another one or has gone. Then, as all others, it is loaded by a thread of low priority, one at a
+ * time, and become lanes of the engine. All share one budget of memory; what is idle and not pinned
+ * makes room, least recently used first. A model that somebody uses never goes. A request for a
+ * model that is not in memory is parked, with its client told that it is alive, and goes its way
+ * once the model is there.
  *
  * Which models there are is looked at again now and then (model_files.c): what is new is listed,
  * what has gone is not, and a model whose file is another one now is loaded anew once nobody uses
@@ -46,7 +47,7 @@ typedef enum gs_model_state {
 typedef struct gs_model_entry gs_model_entry;
 struct gs_model_entry {
     char name[GS_MODEL_NAME_BYTES]; /* of further ones: for good, as the entry itself */
-    gs_model_spec *spec;            /* NULL for the first */
+    gs_model_spec *spec;            /* NULL: the first, which has no file */
     gs_model_spec *next; /* what the spec will be once it is not in memory; NULL: as it is */
     bool gone;           /* there is no such model any more: it has no name */
     gs_model_state state;

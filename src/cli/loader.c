@@ -498,6 +498,9 @@ void gs_loader_close(gs_loader *l) {
     gs_tokenizer_free(l->served.tokenizer);
     gs_chat_template_free(l->served.chat);
     gs_model_facts_deinit(&l->served.facts);
+    l->served.grammars = NULL;
+    l->served.tokenizer = NULL;
+    l->served.chat = NULL;
     if (!x)
         return;
     keep_calibration(l, x);

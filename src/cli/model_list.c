@@ -205,6 +205,13 @@ static bool find_file(const folders *f, const char *name, char *out, size_t n) {
 
 /* ---- Loading --------------------------------------------------------------------------------- */
 
+/* The compute threads of the first model are those of all. */
+static void keep_pool(gs_model_list *list) {
+    if (!list->pool)
+        list->pool = gs_loader_pool(list->first);
+    list->first->shared = &list->pool;
+}
+
 static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int *percent,
                 gs_loaded_model *out, char *err, size_t errlen) {
     gs_model_list *list = arg;
@@ -245,13 +252,16 @@ static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int 
 }
 
 static void release(void *arg, gs_loaded_model *m) {
-    (void)arg;
+    gs_model_list *list = arg;
     gs_loader *l = m->impl;
     if (m->backend)
         m->backend->ops->destroy(m->backend);
+    if (l == list->first)
+        keep_pool(list);
     if (l)
         gs_loader_close(l);
-    gs_free(l);
+    if (l != list->first)
+        gs_free(l);
     *m = (gs_loaded_model){0};
 }
 
@@ -271,7 +281,18 @@ static bool is_old(const scan *x, const gs_model_spec *s) {
     return false;
 }
 
-/* Sections, then folders. first: a file that is left out. */
+static int add_first(scan *x, const char *path) {
+    char name[GS_MODEL_NAME_BYTES];
+    gs_model_name_of_path(path, name);
+    int rc = add(x, NULL, x->cfg->model_name[0] ? x->cfg->model_name : name, path);
+    if (rc != 0)
+        return rc;
+    x->v[0]->first = x->v[0]->pinned = true;
+    x->v[0]->keep_ns = GS_KEEP_FOREVER;
+    return 0;
+}
+
+/* The first one, unless that is "" or not there; sections; folders. */
 static int make_list(scan *x, const char *first) {
     folders *f = gs_calloc(1, sizeof(*f));
     char found[GS_DIRS_MAX_PATH + 64];
@@ -279,6 +300,8 @@ static int make_list(scan *x, const char *first) {
     int rc = f && x->v ? 0 : GS_ERR_NOMEM;
     if (rc == 0)
         find_folders(x->cfg, f);
+    if (rc == 0 && first[0] && access(first, R_OK) == 0)
+        rc = add_first(x, first);
     for (size_t i = 0; i < x->cfg->n_models && rc == 0; i++) {
         const gs_config_model *m = &x->cfg->models[i];
         const bool given = m->path[0] != '\0';
@@ -356,8 +379,12 @@ static int check_sections(const gs_config *cfg, char *err, size_t errlen) {
 int gs_model_list_init(gs_model_list *l, const gs_config *cfg, gs_loader *first, char *err,
                        size_t errlen) {
     *l = (gs_model_list){.cfg = cfg, .first = first};
-    l->loading = (gs_model_loading){
-        .arg = l, .load = load, .release = release, .scan = scan_again, .drop = drop};
+    l->loading = (gs_model_loading){.arg = l,
+                                    .first = first,
+                                    .load = load,
+                                    .release = release,
+                                    .scan = scan_again,
+                                    .drop = drop};
     l->memory_bytes = cfg->memory_budget_mb > 0 ? (uint64_t)cfg->memory_budget_mb << 20
                                                 : gs_memory_available() / 5 * 4;
     return check_sections(cfg, err, errlen);

@@ -313,8 +313,12 @@ static void take_view(const gs_engine *e, gs_engine_view *v) {
     for (int32_t i = 0; i < GS_ENGINE_LANES; i++)
         take_pool(e->lanes[i], &v->pools[i]);
     /* Persons and settings are common to all lanes. */
-    gs_sched_get_persons(e->scheds[0], v->persons, v->n_persons);
-    gs_sched_get_slo(e->scheds[0], &slo);
+    slo = e->slo;
+    memset(v->persons, 0, v->n_persons * sizeof(*v->persons));
+    if (e->n_active > 0) {
+        gs_sched_get_persons(e->scheds[0], v->persons, v->n_persons);
+        gs_sched_get_slo(e->scheds[0], &slo);
+    }
     v->background_paused = slo.background_paused;
 }
 
@@ -364,7 +368,8 @@ static void handle_query(gs_engine *e, gs_query *q, int64_t now_ns) {
             pause_sequences(e, q, now_ns);
         take_records(e, q);
     } else if (q->kind == GS_QUERY_CHARGE) { /* all lanes share the accounts */
-        q->code = gs_sched_charge(e->scheds[0], q->person, q->charge_ns, now_ns);
+        q->code = e->n_active > 0 ? gs_sched_charge(e->scheds[0], q->person, q->charge_ns, now_ns)
+                                  : GS_ERR_UNAVAILABLE;
     } else {
         q->next = e->changes;
         e->changes = q;
@@ -613,10 +618,11 @@ static void pack_lanes(gs_engine *e) {
     allow_split(e);
 }
 
-/* Takes backend in every case. The lane's index, or a code and a sentence. */
-static int add_lane(gs_engine *e, gs_backend *backend, const gs_cost *cost, char *err,
+/* Takes backend in every case. The lane's index, 0 for the first's alone, or a code and a sentence.
+ */
+static int add_lane(gs_engine *e, bool first, gs_backend *backend, const gs_cost *cost, char *err,
                     size_t errlen) {
-    int32_t index = 0;
+    int32_t index = first ? 0 : 1;
     while (index < GS_ENGINE_LANES && e->lanes[index])
         index++;
     if (index == GS_ENGINE_LANES) {
@@ -632,6 +638,8 @@ static int add_lane(gs_engine *e, gs_backend *backend, const gs_cost *cost, char
     l->index = index;
     e->lanes[index] = l;
     e->info[index] = l->info;
+    if (index == 0)
+        open_beside(e);
     pack_lanes(e);
     return index;
 }
@@ -659,7 +667,7 @@ static void attach(gs_engine *e, gs_query *q) {
         b->ops->destroy(b);
         return;
     }
-    const int rc = add_lane(e, b, q->cost, q->err, sizeof(q->err));
+    const int rc = add_lane(e, q->first, b, q->cost, q->err, sizeof(q->err));
     q->code = rc < 0 ? rc : GS_OK;
     q->lane = rc < 0 ? -1 : rc;
     if (rc >= 0 && !e->cfg.no_prefix_cache)
@@ -668,22 +676,22 @@ static void attach(gs_engine *e, gs_query *q) {
 
 /* Further lanes serve while theirs are computed, as other work without hurry. */
 static void warm_further(gs_engine *e) {
-    for (int32_t i = 1; i < e->n_active; i++)
+    for (int32_t i = 0; i < e->n_active; i++)
         if (!gs_lane_is_warm(e->active[i]))
             gs_lane_warm(e->active[i], GS_CLASS_UTILITY, atomic_fetch_add(&e->next_id, 1) + 1,
                          gs_now_ns());
 }
 
 static bool moves_pages(const gs_engine *e) {
-    for (int32_t i = 1; i < e->n_active; i++)
+    for (int32_t i = 0; i < e->n_active; i++)
         if (gs_lane_warm_moves(e->active[i]))
             return true;
     return false;
 }
 
-/* Lane 0 is the one that the engine was created with: it stays. */
+/* Nothing runs beside: whoever asks for changes waits for that. */
 static void detach(gs_engine *e, gs_query *q) {
-    gs_lane *l = q->lane > 0 && q->lane < GS_ENGINE_LANES ? e->lanes[q->lane] : NULL;
+    gs_lane *l = q->lane >= 0 && q->lane < GS_ENGINE_LANES ? e->lanes[q->lane] : NULL;
     q->code = l ? GS_OK : GS_ERR_NOT_FOUND;
     if (!l)
         return;
@@ -704,6 +712,10 @@ static void detach(gs_engine *e, gs_query *q) {
     gs_shared_stats_write(&e->gone_stats, &e->gone);
     gs_shared_stats_write(&e->stats[q->lane], &none);
     e->lanes[q->lane] = NULL;
+    if (q->lane == 0) {
+        gs_beside_free(e->beside);
+        e->beside = NULL;
+    }
     pack_lanes(e);
     q->backend = gs_lane_free(l);
 }
@@ -738,6 +750,14 @@ static void handle_changes(gs_engine *e) {
     }
 }
 
+/* Whose step is next. While the first model is loaded anew there may be no lane at all. */
+static int32_t plan_turn(gs_engine *e, gs_plan *plan) {
+    if (e->n_active > 0)
+        return gs_turns_plan(e->scheds, e->n_active, gs_now_ns(), plan);
+    *plan = (gs_plan){.wake_ns = GS_NEVER_NS};
+    return -1;
+}
+
 /* The whole engine: drain, plan, forward, commit. */
 static void engine_loop(gs_engine *e) {
     while (!atomic_load(&e->stop)) {
@@ -747,7 +767,7 @@ static void engine_loop(gs_engine *e) {
         handle_changes(e); /* before planning: what waited for them may run now */
         warm_further(e);
         begin_beside(e);
-        const int32_t at = gs_turns_plan(e->scheds, e->n_active, gs_now_ns(), &plan);
+        const int32_t at = plan_turn(e, &plan);
         if (plan.n_items > 0)
             run_step(e, at, &plan);
         report_ends(e);
@@ -768,13 +788,9 @@ static int open_first(gs_engine *e) {
     if (rc == 0)
         rc = gs_accounts_create(e->cfg.max_persons, &e->accounts);
     if (rc == 0)
-        rc = add_lane(e, b, e->cfg.cost, e->error, sizeof(e->error));
+        rc = add_lane(e, true, b, e->cfg.cost, e->error, sizeof(e->error));
     else if (b)
         b->ops->destroy(b);
-    if (rc == 0) {
-        open_beside(e);
-        allow_split(e);
-    }
     return rc;
 }
 

@@ -118,7 +118,8 @@ typedef enum gs_query_kind {
     GS_QUERY_PERSONS,   /* limits count from now on */
     GS_QUERY_CHARGE,    /* work done elsewhere: charge_ns on the account of person */
     GS_QUERY_ATTACH,    /* a further model: backend, cost, prepare */
-    GS_QUERY_DETACH     /* lane goes; with GS_ERR_EXISTS it does not, sequences live there */
+    GS_QUERY_DETACH /* lane goes, be it the first; with GS_ERR_EXISTS it does not, sequences live
+                       there */
 } gs_query_kind;
 
 /* A lane's KV pool at one moment. */
@@ -169,6 +170,7 @@ typedef struct gs_query {
     const gs_cost *cost; /* ATTACH: read after prepare, copied; NULL: learned */
     gs_prepare_fn prepare;
     void *prepare_arg;
+    bool first; /* ATTACH: it becomes lane 0, which has been detached; others never do */
     const gs_public_prefixes *prefixes; /* ATTACH: the lane's, valid as long as it is. NULL: none */
     int32_t lane;                       /* answer to ATTACH; DETACH */
     char err[256];                      /* answer to ATTACH: a sentence with the code */
