@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "http/http.h"
 #include "load/record.h"
+#include "pull/helper.h"
 #include "pull/pull.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/grammar.h"
@@ -47,8 +48,8 @@ typedef struct gs_model_spec {
     const char *name;     /* shorter than GS_MODEL_NAME_BYTES */
     const char *path;     /* of its file, the first one of several; "": it has none */
     int64_t modified_s;   /* the file; wall clock */
-    bool pinned;          /* once loaded it stays; at start it is loaded */
     bool first;           /* the one that the engine is created with */
+    bool pinned;          /* once loaded it stays; at start it is loaded */
     int64_t keep_ns;      /* it stays so long after its last use; GS_KEEP_FOREVER */
     uint64_t bytes;       /* that it will need, about */
     int32_t context;      /* about, until it is loaded; 0: not known */
@@ -72,8 +73,8 @@ typedef struct gs_loaded_model {
  * at the end also on the event-loop thread. */
 typedef struct gs_model_loading {
     void *arg;
-    /* room: bytes that it may take. percent: how far it is; once negative, it gives up. */
     void *first; /* impl of the engine's own, for release once its lane is gone */
+    /* room: bytes that it may take. percent: how far it is; once negative, it gives up. */
     int (*load)(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int *percent,
                 gs_loaded_model *out, char *err, size_t errlen);
     /* All of it, and the backend unless that is NULL; zeroes *m. */
@@ -103,8 +104,9 @@ typedef struct gs_api_config {
     const gs_pull_config *pull;      /* for models from elsewhere, but for what a request says;
                                       * borrowed. NULL: pull_reason says why there are none */
     const char *pull_reason;
-    bool may_pull; /* else models only come by other ways; second names and ends are as ever */
-    int rescan_ms; /* how often files of models are looked at; 0: once */
+    /* Who fetches them; NULL: models only come by other ways; second names and ends are as ever. */
+    const gs_pull_helper *pull_helper;
+    int rescan_ms;               /* how often files of models are looked at; 0: once */
     uint64_t memory_bytes;       /* for all models together; 0: no bound */
     const char *const *api_keys; /* may do all but change the server; needed at creation only */
     int n_api_keys;

@@ -132,7 +132,9 @@ static void end(gs_api *a, viewer *v, const gs_pull *p) {
     gs_buf out = {0};
     if (p->code == 0) {
         tell(v, p);
-        if (v->stream) {
+        if (v->stream && p->up_to_date) {
+            say(v, "up to date");
+        } else if (v->stream) {
             say(v, "verifying sha256 digest");
             say(v, "writing manifest");
         }
@@ -162,7 +164,7 @@ static void end(gs_api *a, viewer *v, const gs_pull *p) {
 static void *thread_main(void *arg) {
     pulling *x = arg;
     pthread_setname_np(pthread_self(), "gs-pull");
-    gs_pull_run(x->pull);
+    gs_pull_helper_run(x->api->cfg.pull_helper, x->pull);
     uv_async_send(&x->api->wake);
     return NULL;
 }
@@ -206,7 +208,8 @@ void gs_pulls_pump(gs_api *a) {
             continue;
         pthread_join(x->thread, NULL);
         if (x->pull->code == 0)
-            gs_info("pull", "here name=%s", x->pull->name);
+            gs_info("pull", "%s name=%s", x->pull->up_to_date ? "up to date" : "here",
+                    x->pull->name);
         else
             gs_warn("pull", "failed name=%s why=%s", x->pull->name, x->pull->err);
         x->listing = true;
@@ -272,10 +275,11 @@ static int read_body(const gs_api *a, const json_t *body, pulling *x, gs_api_err
     if (!a->cfg.pull)
         return gs_api_fail(e, GS_ERR_UNAVAILABLE, NULL, "There is no folder for models here: %s.",
                            a->cfg.pull_reason ? a->cfg.pull_reason : "none was given");
-    if (!a->cfg.may_pull)
+    if (!a->cfg.pull_helper)
         return gs_api_fail(
             e, GS_ERR_FORBIDDEN, NULL,
-            "This server fetches nothing itself (models.pull is off). On its machine, "
+            "This server fetches nothing: without API keys it takes models.pull = true. On its "
+            "machine, "
             "`gamasot models pull NAME` brings a model, which is listed at once.");
     const char *key = json_object_get(body, "model") ? "model" : "name";
     if (read_text(body, key, x->source, sizeof(x->source), e) != 0 ||

@@ -1,7 +1,8 @@
 /*
- * POST /api/pull: models from elsewhere. Each pull has a thread of its own (pull/pull.h); whoever
- * asks for the same model meanwhile looks on. When nobody does any more it is given up; what has
- * come by then is taken up by the next one. Owner: the event-loop thread.
+ * POST /api/pull: models from elsewhere. Each pull has a thread of its own, which waits for the
+ * process that does it (pull/helper.h); whoever asks for the same model meanwhile looks on. When
+ * nobody does any more it is given up; what has come by then is taken up by the next one. Owner:
+ * the event-loop thread.
  */
 #ifndef GS_API_PULLS_H
 #define GS_API_PULLS_H

@@ -122,9 +122,9 @@ static void add_options(list *l, const gs_config *c) {
         add(l, c->prefix_files.items[i], GS_SANDBOX_READ);
 }
 
-/* Only who lends work to other machines, or fetches models itself, reaches any. */
+/* Only who lends work to other machines reaches any. */
 static unsigned allowed(const gs_config *cfg) {
-    const bool connects = cfg->n_workers > 0 || cfg->server_add_workers || cfg->models_pull;
+    const bool connects = cfg->n_workers > 0 || cfg->server_add_workers;
     unsigned allow = connects ? GS_SANDBOX_CONNECT : 0;
     for (size_t i = 0; i < cfg->n_workers; i++)
         if (cfg->workers[i].power_on[0])
@@ -153,8 +153,6 @@ static void collect(list *l, const gs_config *cfg, const gs_confine_paths *p) {
     add_rules(l, always, COUNT(always));
     add(l, p->state, GS_SANDBOX_WRITE);
     add(l, p->models, GS_SANDBOX_WRITE);
-    if (cfg->models_pull)
-        add(l, getenv("SSL_CERT_FILE"), GS_SANDBOX_READ);
     add(l, cfg->record_folder, GS_SANDBOX_WRITE);
     if (gs_dirs_state(dir, sizeof(dir), NULL, 0) == 0) /* device.json */
         add(l, dir, GS_SANDBOX_WRITE);
@@ -172,6 +170,28 @@ static void collect(list *l, const gs_config *cfg, const gs_confine_paths *p) {
     add_workers(l, cfg);
     add_models_below(l, gs_dirs_data);
     add_models_below(l, gs_dirs_cache);
+}
+
+void gs_confine_puller(const gs_config *cfg, const char *models) {
+    static const gs_sandbox_rule own[] = {{"/dev/null", GS_SANDBOX_WRITE},
+                                          {"/dev/urandom", GS_SANDBOX_READ}};
+    char err[GS_DIRS_MAX_PATH + 64] = "";
+    list l = {0};
+    if (!cfg->server_sandbox)
+        return;
+    add_rules(&l, own, COUNT(own));
+    add_rules(&l, connecting, COUNT(connecting));
+    add(&l, getenv("SSL_CERT_FILE"), GS_SANDBOX_READ);
+    add(&l, models, GS_SANDBOX_WRITE);
+    int rc = l.failed ? gs_fail(err, sizeof(err), GS_ERR_NOMEM, "out of memory")
+                      : gs_sandbox_harden(err, sizeof(err));
+    if (rc == 0)
+        rc = gs_sandbox_files(l.rules, l.n, GS_SANDBOX_CONNECT, err, sizeof(err));
+    if (rc == 0)
+        rc = gs_sandbox_calls(GS_SANDBOX_CONNECT, err, sizeof(err));
+    if (rc != 0)
+        gs_warn("serve", "not all walls around the process that fetches models: %s", err);
+    list_deinit(&l);
 }
 
 void gs_confine_files(const gs_config *cfg, const gs_confine_paths *paths) {

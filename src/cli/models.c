@@ -157,6 +157,8 @@ static int pull(const models_args *x, char **arg, char *err, size_t errlen) {
         gs_fail_text(err, errlen, "%s", p->err);
     else
         printf("%s\n", p->name);
+    if (rc == 0 && p->up_to_date)
+        fprintf(stderr, "%s is up to date\n", p->name);
     gs_pull_free(p);
     return rc;
 }

@@ -26,6 +26,8 @@
 #define LAST_WORDS_MS     500 /* for requests to hear of it */
 
 typedef struct server {
+    int argc;
+    char **argv;
     gs_config cfg;
     gs_loader loader; /* of the first model */
     gs_model_list models;
@@ -40,6 +42,8 @@ typedef struct server {
     char folder[GS_DIRS_MAX_PATH]; /* of models that are pulled; "": none, for this reason */
     char folder_reason[512];
     gs_pull_config pull;
+    gs_pull_helper helper;
+    bool has_keys;
     gs_model_alias aliases[GS_CONFIG_MAX_ALIASES];
     uv_timer_t loading; /* watches the engine until it is ready */
     uv_timer_t last_words;
@@ -165,7 +169,7 @@ static int listen_and_load(server *s, char *err, size_t errlen) {
     hc.max_body_bytes = (size_t)c->server_max_body_kb * 1024;
     gs_api_config ac = {.model = &s->loader.served,
                         .loading = &s->models.loading,
-                        .may_pull = c->models_pull,
+                        .pull_helper = s->helper.fd >= 0 ? &s->helper : NULL,
                         .pull = s->folder[0] ? &s->pull : NULL,
                         .pull_reason = s->folder_reason,
                         .rescan_ms = (int)c->models_rescan_ms,
@@ -216,9 +220,9 @@ static int check_keys(server *s, char *err, size_t errlen) {
         if (rc != 0)
             return rc;
     }
-    bool has_keys = keys.n > 0 || s->cfg.server_api_keys.n > 0;
+    s->has_keys = keys.n > 0 || s->cfg.server_api_keys.n > 0;
     gs_keys_deinit(&keys);
-    return gs_config_check_serve(&s->cfg, has_keys, err, errlen);
+    return gs_config_check_serve(&s->cfg, s->has_keys, err, errlen);
 }
 
 /* Before there is a second thread: the zone is the process's. */
@@ -261,6 +265,24 @@ static void find_models_folder(server *s) {
     s->pull = gs_models_pull_config(&s->cfg, s->folder);
 }
 
+static void confine_puller(void *arg) {
+    server *s = arg;
+    gs_config_wipe_secrets(&s->cfg, s->argc, s->argv);
+    gs_confine_puller(&s->cfg, s->folder);
+}
+
+/* Where nobody needs a key, whoever reaches the port is an admin: there it takes a word of the
+ * owner's. */
+static void start_helper(server *s) {
+    char err[256] = "";
+    const bool asked = s->cfg.source[GS_OPT_models_pull] != GS_CONFIG_FROM_DEFAULT;
+    s->helper.fd = -1;
+    if (!s->folder[0] || !s->cfg.models_pull || !(s->has_keys || asked))
+        return;
+    if (gs_pull_helper_start(&s->pull, confine_puller, s, &s->helper, err, sizeof(err)) != 0)
+        gs_warn("serve", "no models can be pulled through this server: %s", err);
+}
+
 static int read_aliases(server *s, char *err, size_t errlen) {
     for (size_t i = 0; i < s->cfg.n_aliases; i++) {
         const gs_config_alias *a = &s->cfg.aliases[i];
@@ -276,6 +298,8 @@ static int read_aliases(server *s, char *err, size_t errlen) {
 int gs_cmd_serve(int argc, char **argv) {
     static server s;
     char err[512] = "";
+    s.argc = argc;
+    s.argv = argv;
     int rc = gs_cli_config(&s.cfg, gs_cli_command("serve"), argc, argv, NULL, 0, err, sizeof(err));
     if (rc == 0)
         rc = check_keys(&s, err, sizeof(err));
@@ -296,8 +320,9 @@ int gs_cmd_serve(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is as a full disk */
     find_state(&s);
-    gs_thread_wake_soon(); /* before the walls, which know no such call */
     find_models_folder(&s);
+    start_helper(&s);
+    gs_thread_wake_soon(); /* before the walls, which know no such call */
     gs_confine_files(&s.cfg, &(gs_confine_paths){s.state, s.folder, s.keys_file});
     uv_loop_init(&s.loop);
     rc = listen_and_load(&s, err, sizeof(err));
@@ -319,6 +344,7 @@ int gs_cmd_serve(int argc, char **argv) {
     gs_loader_keep_learned(&s.loader, gs_api_learned_cost(s.api));
     gs_engine_free(s.engine);
     gs_api_free(s.api);
+    gs_pull_helper_stop(&s.helper);
     gs_model_list_deinit(&s.models);
     gs_loader_close(&s.loader);
     gs_recorder_free(s.recorder);

@@ -277,7 +277,10 @@ static int judge(const exchange *x, CURLcode cc, const char *host, const char *t
                        "%s: the connection ended before the file did", host);
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
-        return gs_fail(err, errlen, GS_ERR_FORBIDDEN, "%s: %s", host, text);
+        return gs_fail(err, errlen, GS_ERR_FORBIDDEN,
+                       "%s: %s (SSL_CERT_FILE names certificates that are trusted instead of the "
+                       "system's)",
+                       host, text);
     default:
         break;
     }
@@ -304,6 +307,9 @@ static int perform(exchange *x, const char *url, const struct curl_slist *header
     if (cc == CURLE_OK && to) {
         if (strlen(to) >= MAX_URL)
             return gs_fail(err, errlen, GS_ERR_INVALID, "%s: its redirect is too long", p.host);
+        if (!p.plain && strncasecmp(to, PLAIN, sizeof PLAIN - 1) == 0) /* whatever the list says */
+            return gs_fail(err, errlen, GS_ERR_FORBIDDEN,
+                           "%s redirects to a place without encryption: %.200s", p.host, to);
         memcpy(next, to, strlen(to) + 1);
         return GS_OK;
     }

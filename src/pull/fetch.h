@@ -1,6 +1,7 @@
 /*
  * One HTTP request of a download, with libcurl: GET or HEAD, over https (http only where the list
- * of hosts says so). Redirects are followed one by one, and each place must be on the list.
+ * of hosts says so). Redirects are followed one by one, each place must be on the list, and none
+ * leads from https to http.
  * Blocking; any thread.
  */
 #ifndef GS_PULL_FETCH_H

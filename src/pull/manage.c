@@ -67,6 +67,7 @@ static void remove_rest(const char *path) {
     snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
     if (gs_part_paths(folder, slash + 1, &part) == GS_OK)
         gs_part_discard(&part);
+    gs_part_drop_record(&part);
 }
 
 int gs_pull_remove(const char *folder, const char *name, char *err, size_t errlen) {

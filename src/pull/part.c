@@ -23,7 +23,6 @@ typedef struct download {
     gs_pull *p;
     gs_pull_part *part;
     gs_sha256_state hash; /* of the bytes that are there */
-    char etag[200];
     char *err;
     size_t errlen;
 } download;
@@ -78,6 +77,8 @@ int gs_part_publish(gs_pull_part *part, char *err, size_t errlen) {
     const int rc = gs_store_publish(part->fd, part->tmp, part->path);
     part->fd = -1;
     unlink(origin);
+    if (rc == GS_OK)
+        gs_part_keep_record(part);
     return rc == GS_OK ? rc : gs_fail(err, errlen, rc, "%s: %s", part->path, gs_err_text(rc));
 }
 
@@ -114,7 +115,7 @@ static int write_origin(const download *d) {
         fclose(f);
     }
     boot[strcspn(boot, "\n")] = '\0';
-    const int n = snprintf(text, sizeof text, "%.2047s\n%s\n%s\n", part->url, d->etag, boot);
+    const int n = snprintf(text, sizeof text, "%.2047s\n%s\n%s\n", part->url, d->part->etag, boot);
     origin_path(part, origin);
     const int fd = open(origin, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0)
@@ -124,7 +125,7 @@ static int write_origin(const download *d) {
     return rc;
 }
 
-/* Fills d->etag; false: nothing is known of the bytes. */
+/* Fills d->part->etag; false: nothing is known of the bytes. */
 static bool read_origin(download *d) {
     char origin[GS_PULL_MAX_PATH], text[ORIGIN_BYTES] = "", boot[64] = "", now[64] = "-";
     char *line[3] = {text, NULL, NULL};
@@ -150,11 +151,11 @@ static bool read_origin(download *d) {
             now[strcspn(now, "\n")] = '\0';
         fclose(f);
     }
-    if (strcmp(line[0], d->part->url) != 0 || strlen(line[1]) >= sizeof d->etag)
+    if (strcmp(line[0], d->part->url) != 0 || strlen(line[1]) >= sizeof d->part->etag)
         return false;
-    memcpy(d->etag, line[1], strlen(line[1]) + 1);
+    memcpy(d->part->etag, line[1], strlen(line[1]) + 1);
     /* A hash will find what is wrong; an ETag would not. */
-    return d->part->sha256[0] || (d->etag[0] && strcmp(boot, now) == 0);
+    return d->part->sha256[0] || (d->part->etag[0] && strcmp(boot, now) == 0);
 }
 
 static int start_anew(download *d) {
@@ -162,7 +163,7 @@ static int start_anew(download *d) {
         return gs_fail(d->err, d->errlen, GS_ERR_IO, "%s: %s", d->part->tmp, strerror(errno));
     gs_sha256_begin(&d->hash);
     atomic_store(&d->part->n_done, 0);
-    d->etag[0] = '\0';
+    d->part->etag[0] = '\0';
     return GS_OK;
 }
 
@@ -216,7 +217,7 @@ static int begin(void *arg, const gs_fetch_head *h) {
         int rc = start_anew(d);
         if (rc != GS_OK)
             return rc;
-        memcpy(d->etag, h->etag, sizeof d->etag);
+        memcpy(d->part->etag, h->etag, sizeof d->part->etag);
         if (write_origin(d) != GS_OK)
             return gs_fail(d->err, d->errlen, GS_ERR_NO_SPACE, "%.3000s.from: %s", part->tmp,
                            gs_err_text(GS_ERR_NO_SPACE));
@@ -258,7 +259,7 @@ static int attempt(download *d) {
     const gs_fetch f = {.url = part->url,
                         .hosts = &d->p->cfg.sources.hosts,
                         .from = here,
-                        .if_range = d->etag[0] ? d->etag : NULL,
+                        .if_range = d->part->etag[0] ? d->part->etag : NULL,
                         .begin = begin,
                         .data = take,
                         .arg = d,
@@ -297,7 +298,7 @@ static int check_hash(download *d) {
         gs_part_discard(part);
         return GS_ERR_FORMAT;
     }
-    memcpy(part->sha256, hex, sizeof hex);
+    memcpy(part->sha256, hex, sizeof hex); /* which record.c keeps */
     return GS_OK;
 }
 

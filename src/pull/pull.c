@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -19,18 +20,6 @@
 
 static bool is_hex64(const char *s) {
     return strlen(s) == 64 && strspn(s, "0123456789abcdefABCDEF") == 64;
-}
-
-static int make_parts(gs_pull *p, int n) {
-    p->parts = gs_calloc((size_t)n, sizeof *p->parts);
-    if (!p->parts)
-        return gs_fail(p->err, sizeof p->err, GS_ERR_NOMEM, "out of memory");
-    p->n_parts = n;
-    for (int i = 0; i < n; i++) {
-        p->parts[i].fd = -1;
-        atomic_store(&p->parts[i].bytes, -1);
-    }
-    return GS_OK;
 }
 
 /* Part i's place: NAME.gguf, or NAME-0000I-of-0000N.gguf. */
@@ -51,6 +40,20 @@ static int place_part(gs_pull *p, int i) {
                : gs_fail(p->err, sizeof p->err, rc, "the model's name is too long");
 }
 
+int gs_pull_make_parts(gs_pull *p, int n) {
+    p->parts = gs_calloc((size_t)n, sizeof *p->parts);
+    if (!p->parts)
+        return gs_fail(p->err, sizeof p->err, GS_ERR_NOMEM, "out of memory");
+    p->n_parts = n;
+    int rc = GS_OK;
+    for (int i = 0; i < n && rc == GS_OK; i++) {
+        p->parts[i].fd = -1;
+        atomic_store(&p->parts[i].bytes, -1);
+        rc = place_part(p, i);
+    }
+    return rc;
+}
+
 /* A URL or path, with its companions where it is the first of several files. */
 static int list_files(gs_pull *p) {
     char path[sizeof p->source.url], other[sizeof p->source.url];
@@ -60,7 +63,7 @@ static int list_files(gs_pull *p) {
     memcpy(path, url, end);
     path[end] = '\0';
     const bool several = gs_gguf_shard_of(path, &s);
-    int rc = make_parts(p, several ? s.n : 1);
+    int rc = gs_pull_make_parts(p, several ? s.n : 1);
     for (int i = 0; i < p->n_parts && rc == GS_OK; i++) {
         gs_buf b = {0};
         memcpy(other, path, end + 1);
@@ -69,8 +72,8 @@ static int list_files(gs_pull *p) {
         gs_buf_str(&b, other);
         gs_buf_str(&b, url + end);
         p->parts[i].url = gs_buf_take(&b, NULL);
-        rc = p->parts[i].url ? place_part(p, i)
-                             : gs_fail(p->err, sizeof p->err, GS_ERR_NOMEM, "out of memory");
+        if (!p->parts[i].url)
+            rc = gs_fail(p->err, sizeof p->err, GS_ERR_NOMEM, "out of memory");
     }
     return rc;
 }
@@ -97,8 +100,7 @@ static int take_layer(gs_pull *p, const json_t *layer, int i) {
     atomic_store(&part->bytes, json_integer_value(size));
     gs_buf_printf(&url, "%ssha256:%s", p->source.blobs, part->sha256);
     part->url = gs_buf_take(&url, NULL);
-    return part->url ? place_part(p, i)
-                     : gs_fail(p->err, sizeof p->err, GS_ERR_NOMEM, "out of memory");
+    return part->url ? GS_OK : gs_fail(p->err, sizeof p->err, GS_ERR_NOMEM, "out of memory");
 }
 
 static bool is_model(const json_t *layer) {
@@ -118,7 +120,7 @@ static int read_manifest(gs_pull *p, const gs_buf *text) {
         rc = gs_fail(p->err, sizeof p->err, GS_ERR_FORMAT,
                      "the registry's manifest names no GGUF model");
     else
-        rc = make_parts(p, n);
+        rc = gs_pull_make_parts(p, n);
     json_array_foreach(layers, i, layer) {
         if (rc == GS_OK && is_model(layer))
             rc = take_layer(p, layer, at++);
@@ -147,24 +149,40 @@ static int ask_registry(gs_pull *p) {
     return rc;
 }
 
-/* Sizes, before anything is written: several files must fit together. Who does not answer HEAD is
- * asked for the size when its file comes. */
+/* What a URL has now. Who does not answer HEAD is asked when the file comes. */
+static int ask_head(gs_pull *p, gs_pull_part *part) {
+    gs_fetch_head h;
+    const gs_fetch f = {
+        .url = part->url, .hosts = &p->cfg.sources.hosts, .head = true, .cancel = &p->cancel};
+    const int rc = gs_fetch_run(&f, &h, p->err, sizeof p->err);
+    if (rc != GS_OK) {
+        if (rc == GS_ERR_INVALID || p->n_parts == 1)
+            p->err[0] = '\0';
+        return p->err[0] ? rc : GS_OK;
+    }
+    if (h.total > 0 || h.linked > 0)
+        atomic_store(&part->bytes, h.total > 0 ? h.total : h.linked);
+    if (!part->sha256[0])
+        memcpy(part->sha256, h.sha256, sizeof part->sha256);
+    memcpy(part->etag, h.etag, sizeof part->etag);
+    return GS_OK;
+}
+
+/* Sizes, before anything is written: several files must fit together. What is here already is not
+ * among them. */
 static int ask_sizes(gs_pull *p) {
     int64_t sum = 0;
     for (int i = 0; i < p->n_parts; i++) {
         gs_pull_part *part = &p->parts[i];
-        gs_fetch_head h;
-        const gs_fetch f = {
-            .url = part->url, .hosts = &p->cfg.sources.hosts, .head = true, .cancel = &p->cancel};
-        if (p->n_parts > 1 && p->source.kind == GS_SOURCE_URL) {
-            const int rc = gs_fetch_run(&f, &h, p->err, sizeof p->err);
-            if (rc != GS_OK && rc != GS_ERR_INVALID)
-                return rc;
-            if (rc == GS_OK) {
-                atomic_store(&part->bytes, h.total >= 0 ? h.total : h.linked);
-                memcpy(part->sha256, h.sha256, sizeof part->sha256);
-            }
-        }
+        const bool url = p->source.kind == GS_SOURCE_URL;
+        int rc = GS_OK;
+        if (url && (p->n_parts > 1 || access(part->path, F_OK) == 0))
+            rc = ask_head(p, part);
+        if (rc != GS_OK)
+            return rc;
+        part->current = p->source.kind != GS_SOURCE_FILE && gs_part_is_current(p, part);
+        if (part->current)
+            continue;
         const int64_t bytes = atomic_load(&part->bytes);
         sum += bytes > 0 ? bytes : 0;
     }
@@ -194,6 +212,8 @@ static int check_model(gs_pull *p) {
         const void *data;
         size_t size;
         gs_gguf *g = NULL;
+        if (p->parts[i].current)
+            continue;
         int rc = gs_map_file(p->parts[i].tmp, &data, &size, why, sizeof why);
         if (rc == GS_OK) {
             rc = gs_gguf_open_mem(data, size, &g, why, sizeof why);
@@ -213,21 +233,33 @@ static int publish(gs_pull *p) {
     int rc = GS_OK;
     atomic_store(&p->phase, GS_PULL_WRITING);
     for (int i = p->n_parts - 1; i >= 0 && rc == GS_OK; i--)
-        rc = gs_part_publish(&p->parts[i], p->err, sizeof p->err);
+        if (!p->parts[i].current)
+            rc = gs_part_publish(&p->parts[i], p->err, sizeof p->err);
     return rc;
+}
+
+static int bring(gs_pull *p, gs_pull_part *part) {
+    if (part->current) {
+        atomic_store(&part->n_done, atomic_load(&part->bytes));
+        return GS_OK;
+    }
+    return p->source.kind == GS_SOURCE_FILE ? gs_part_copy(p, part, p->err, sizeof p->err)
+                                            : gs_part_download(p, part, p->err, sizeof p->err);
 }
 
 static int run(gs_pull *p) {
     int rc = find_out(p);
     if (rc != GS_OK)
         return rc;
+    p->up_to_date = true;
+    for (int i = 0; i < p->n_parts; i++)
+        p->up_to_date &= p->parts[i].current;
     atomic_store(&p->phase, GS_PULL_LOADING);
     for (int i = 0; i < p->n_parts && rc == GS_OK; i++)
-        rc = gs_part_open(&p->parts[i], p->err, sizeof p->err);
+        if (!p->parts[i].current)
+            rc = gs_part_open(&p->parts[i], p->err, sizeof p->err);
     for (int i = 0; i < p->n_parts && rc == GS_OK; i++)
-        rc = p->source.kind == GS_SOURCE_FILE
-                 ? gs_part_copy(p, &p->parts[i], p->err, sizeof p->err)
-                 : gs_part_download(p, &p->parts[i], p->err, sizeof p->err);
+        rc = bring(p, &p->parts[i]);
     if (rc == GS_OK)
         rc = check_model(p);
     return rc == GS_OK ? publish(p) : rc;

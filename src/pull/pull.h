@@ -7,6 +7,9 @@
  * rest is asked for on condition that the file is still the same (If-Range with its ETag, or a hash
  * that was known before). A second pull of the same model at the same time fails.
  *
+ * Of what is here the hash and origin are kept beside it (pull/record.c): a pull of the same again
+ * asks what there is now, and brings nothing when that is what is here.
+ *
  * Blocking: a thread of its own runs gs_pull_run; any thread may read the progress and cancel.
  */
 #ifndef GS_PULL_PULL_H
@@ -32,6 +35,8 @@ typedef struct gs_pull_part {
     char tmp[GS_PULL_MAX_PATH];  /* where it is until then */
     _Atomic int64_t bytes;       /* of the whole; -1: not known yet */
     _Atomic int64_t n_done;      /* of them, here */
+    char etag[200];              /* as the server says it, of what comes or came; "" */
+    bool current;                /* what is at path is it already */
     int fd;                      /* of tmp; -1 */
 } gs_pull_part;
 
@@ -58,6 +63,7 @@ typedef struct gs_pull {
     /* From ENDED on. */
     int code;
     char err[512];
+    bool up_to_date; /* all of it was here already */
     gs_source source;
 } gs_pull;
 

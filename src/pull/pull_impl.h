@@ -4,6 +4,8 @@
 
 #include "pull/pull.h"
 
+/* The pull's n parts, and where they will be. */
+int gs_pull_make_parts(gs_pull *p, int n);
 /* Opens and locks the hidden file. GS_ERR_EXISTS: another pull has it. */
 int gs_part_open(gs_pull_part *part, char *err, size_t errlen);
 /* Brings the part to its end: part->fd holds all bytes, which have the right hash. */
@@ -13,6 +15,11 @@ int gs_part_copy(gs_pull *p, gs_pull_part *part, char *err, size_t errlen); /* o
 int gs_part_publish(gs_pull_part *part, char *err, size_t errlen);
 void gs_part_discard(gs_pull_part *part); /* what is there is of no use */
 void gs_part_close(gs_pull_part *part);   /* it stays for another time */
+/* record.c: whether what is at the part's path has the hash that it must have, or was this URL's
+ * with this ETag. Reads the file where nothing is known of it. */
+bool gs_part_is_current(const gs_pull *p, const gs_pull_part *part);
+void gs_part_keep_record(const gs_pull_part *part); /* of what has just been published */
+void gs_part_drop_record(const gs_pull_part *part);
 /* Whether extra more bytes fit into folder, with min_free left. GS_ERR_NO_SPACE. */
 int gs_part_check_room(const char *folder, int64_t extra, int64_t min_free, char *err,
                        size_t errlen);

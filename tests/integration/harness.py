@@ -124,6 +124,18 @@ def model_path(name="smollm2"):
     return _model_paths[name]
 
 
+def make_certificate(name, ca=None):
+    """(certificate, key) files for "DNS:..." or "IP:...", signed by ca's, or by itself."""
+    stem = TMP / f"{name.replace('*', '_')}{'-by-' + ca[0].stem if ca else ''}"
+    key, cert = stem.with_name(stem.name + ".key"), stem.with_name(stem.name + ".pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert, "-days",
+                    "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName={name}",
+                    *(("-CA", ca[0], "-CAkey", ca[1]) if ca else ())],
+                   check=True, capture_output=True)
+    return cert, key
+
+
 class Response:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body

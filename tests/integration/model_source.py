@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 import re
+import ssl
 import struct
 import threading
 import time
@@ -39,8 +40,14 @@ def sha256(data):
 
 
 class Source(Local):
-    def __init__(self):
+    def __init__(self, tls=None):
+        """tls: files of a certificate and its key."""
         super().__init__(("127.0.0.1", 0), Handler)
+        self.tls = tls is not None
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*tls)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         self.files = {}     # path -> bytes
         self.redirects = {}  # path -> URL
         self.digests = {}   # path -> SHA-256 as Hugging Face tells it
@@ -58,12 +65,12 @@ class Source(Local):
 
     @property
     def url(self):
-        return f"http://{self.host}"
+        return f"http{'s' if self.tls else ''}://{self.host}"
 
     def options(self, folder, *more_hosts):
         return ["--models.folder", str(folder), "--models.min_free_mb", "0",
                 "--models.retry_ms", "1",
-                "--models.hosts", ",".join([self.url, *more_hosts]),
+                "--models.hosts", ",".join([self.host if self.tls else self.url, *more_hosts]),
                 "--models.registry_url", self.url, "--models.hf_url", self.url]
 
     def publish(self, name, tag, *models, digest=None):

@@ -4,9 +4,11 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -19,6 +21,11 @@ KILLS = 20
 
 def new_folder():
     return pathlib.Path(tempfile.mkdtemp(prefix="models-", dir=harness.TMP))
+
+
+def hidden(folder):
+    """What is there beside models: of each where it is from, and what a pull has not finished."""
+    return sorted(p.name for p in folder.iterdir() if p.name.startswith("."))
 
 
 def seen(folder):
@@ -71,7 +78,7 @@ class Pull(unittest.TestCase):
         s.publish("library/small", "latest", data[0])
         self.assertEqual(self.pull("small")[0], 0)
         self.assertEqual((self.folder / "small.gguf").read_bytes(), data[0])
-        self.assertEqual([n for n in os.listdir(self.folder) if n.startswith(".")], [])
+        self.assertEqual(hidden(self.folder), sorted(f".{n}.from" for n in seen(self.folder)))
 
         options = self.source.options(self.folder)
         status, out, _ = cli("models", "list", "--json", *options)
@@ -88,6 +95,61 @@ class Pull(unittest.TestCase):
         status, _, err = cli("models", "rm", "second", *options)
         self.assertEqual(status, 1)
         self.assertIn("second", err)
+        self.assertEqual(cli("models", "rm", "small", *options)[0], 0)
+        self.assertNotIn(".small.gguf.from", hidden(self.folder))
+
+    def test_what_is_here_already(self):
+        s, data = self.source, [gguf(2000, i) for i in range(3)]
+        s.files["/x/Plain-1B.gguf"] = data[0]
+        s.publish_hf("owner/repo", "Hub-2B.gguf", data[1])
+        s.publish("library/small", "latest", data[2])
+        plain = f"{s.url}/x/Plain-1B.gguf"
+
+        def again(what, name):
+            """How many files come."""
+            s.asked.clear()
+            status, out, err = self.pull(what)
+            self.assertEqual((status, out), (0, name + "\n"), err)
+            n = sum(m == "GET" and "manifests" not in p for m, p, _ in s.asked)
+            self.assertEqual("up to date" in err, n == 0, s.asked)
+            return n
+
+        cases = ((plain, "Plain-1B"), ("hf:owner/repo/Hub-2B.gguf", "Hub-2B"), ("small", "small"))
+        for i, (what, name) in enumerate(cases):
+            file = self.folder / f"{name}.gguf"
+            self.assertGreater(again(what, name), 0)
+            before = file.stat().st_mtime_ns
+            self.assertEqual(again(what, name), 0)
+            self.assertEqual(file.stat().st_mtime_ns, before)
+            # Another file of the same length by that name is not it; put back by hand, it is, if a
+            # hash says so.
+            file.write_bytes(gguf(2000, 9))
+            self.assertGreater(again(what, name), 0)
+            self.assertEqual(file.read_bytes(), data[i])
+            file.write_bytes(data[i])
+            self.assertEqual(again(what, name) > 0, i == 0)
+            self.assertEqual(file.read_bytes(), data[i])
+        # It has changed over there.
+        s.files["/x/Plain-1B.gguf"] = gguf(2000, 8)
+        self.assertGreater(again(plain, "Plain-1B"), 0)
+        self.assertEqual((self.folder / "Plain-1B.gguf").read_bytes(), gguf(2000, 8))
+        # Nobody says what it is: it comes again.
+        s.no_etag = True
+        self.assertGreater(again(plain, "Plain-1B"), 0)
+        self.assertGreater(again(plain, "Plain-1B"), 0)
+        # Whoever names its hash is told the same.
+        s.asked.clear()
+        status, _, err = self.pull("small", "--sha256", sha256(data[2]))
+        self.assertEqual(status, 0, err)
+        self.assertIn("up to date", err)
+        # Of several files only the one that is missing.
+        parts = [gguf(3000, i + 1, **{"split.no": i, "split.count": 2, "split.tensors.count": 2})
+                 for i in range(2)]
+        s.publish("library/big", "7b", *parts)
+        self.assertEqual(again("big:7b", "big:7b"), 2)
+        (self.folder / "big:7b-00002-of-00002.gguf").unlink()
+        self.assertEqual(again("big:7b", "big:7b"), 1)
+        self.assertEqual(again("big:7b", "big:7b"), 0)
 
     def test_several_files(self):
         parts = [gguf(3000, i + 1, **{"split.no": i, "split.count": 3, "split.tensors.count": 3})
@@ -245,6 +307,62 @@ class Pull(unittest.TestCase):
         self.fails(f"{self.source.url}/a.gguf", "400")
 
 
+class Https(unittest.TestCase):
+    """Who a model comes from is known, or it does not come."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.ca = harness.make_certificate("DNS:ca.example")
+        cls.good = Source(harness.make_certificate("IP:127.0.0.1", cls.ca))
+        cls.plain = Source()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.good.__exit__()
+        cls.plain.__exit__()
+
+    def pull(self, source, what, *hosts, ca=None):
+        self.folder = new_folder()
+        return cli("models", "pull", what, *source.options(self.folder, *hosts),
+                   env={"SSL_CERT_FILE": str((ca or self.ca)[0])})
+
+    def test_verified(self):
+        data = gguf(3000, 5)
+        self.good.publish("library/safe", "1b", data)
+        self.good.publish_hf("o/r", "Safe-2B.gguf", data)
+        for what, name in (("safe:1b", "safe:1b"), (f"{self.good.host}/library/safe:1b", None),
+                           ("hf:o/r/Safe-2B.gguf", "Safe-2B")):
+            status, out, err = self.pull(self.good, what)
+            self.assertEqual((status, out), (0, f"{name or what}\n"), err)
+            (file,) = seen(self.folder)
+            self.assertEqual((self.folder / file).read_bytes(), data)
+
+    def test_not_verified(self):
+        alone = harness.make_certificate("IP:127.0.0.1")
+        other = harness.make_certificate("DNS:else.example", self.ca)
+        for certificate, ca, word in ((alone, self.ca, "self-signed"),
+                                      (other, self.ca, "does not match|no alternative"),
+                                      (other, alone, "unable to get local issuer")):
+            with Source(certificate) as source:
+                source.publish("library/m", "latest", gguf())
+                source.files["/m.gguf"] = gguf()
+                for what in ("m", f"{source.url}/m.gguf"):
+                    status, out, err = self.pull(source, what, ca=ca)
+                    self.assertEqual((status, out), (1, ""))
+                    self.assertRegex(err, f"127.0.0.1: .*({word}).*SSL_CERT_FILE")
+                    self.assertEqual(seen(self.folder), [])
+                    self.assertEqual(source.asked, [])
+
+    def test_never_from_https_to_http(self):
+        self.plain.files["/m.gguf"] = gguf()
+        self.good.redirects["/m.gguf"] = f"{self.plain.url}/m.gguf"
+        for host in (self.plain.host, self.plain.url):  # with it on the list, in both ways
+            status, _, err = self.pull(self.good, f"{self.good.url}/m.gguf", host)
+            self.assertEqual((status, seen(self.folder)), (1, []))
+            self.assertRegex(err, "without encryption")
+        self.assertEqual(self.plain.asked, [])
+
+
 class Recommend(unittest.TestCase):
     def test_what_the_machine_can_carry(self):
         status, out, err = cli("models", "recommend", "--json")
@@ -319,6 +437,10 @@ class Served(SharedServer):
         done = [s["completed"] for s in parts]
         self.assertEqual(done, sorted(done))
         self.assertEqual(done[-1], len(data))
+        # Once more: it is here.
+        status, said = self.lines("tiny:1b")
+        self.assertEqual([s["status"] for s in said], ["pulling manifest", f"pulling {sha256(data)[:12]}",
+                                                       "up to date", "success"])
         # It is there, and what its file says is shown before it is in memory.
         self.assertIn("tiny:1b", self.names())
         shown = self.server.ok("/api/show", {"model": "tiny:1b"})
@@ -441,6 +563,121 @@ class Served(SharedServer):
         wait_until("it is there again", lambda: "Hand-1B-Q4_0:latest" in self.names())
         path.unlink()
         wait_until("it has gone", lambda: "Hand-1B-Q4_0:latest" not in self.names())
+
+
+class Helper(unittest.TestCase):
+    """The process that fetches: beside the server, within its own walls, gone with it."""
+
+    def setUp(self):
+        self.source = Source()
+        self.folder = new_folder()
+        self.keys = new_folder() / "keys.json"
+        status, out, err = cli("keys", "add", "boss", "--admin", "--server.keys_file", self.keys)
+        self.assertEqual(status, 0, err)
+        self.key = out.strip()
+
+    def tearDown(self):
+        self.source.__exit__()
+
+    def serve(self, *options):
+        return harness.Server(*self.source.options(self.folder), *options, key=self.key,
+                              env={"GAMASOT_SERVER_KEYS_FILE": str(self.keys)})
+
+    def child(self, server):
+        """Its pid, or None."""
+        pid = server.process.pid
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else None
+
+    def status(self, pid):
+        return dict(line.split(":\t", 1) for line in
+                    pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+
+    def pull(self, server, what):
+        return server.post("/api/pull", {"model": what, "stream": False})
+
+    def test_on_with_keys_and_gone_with_the_server(self):
+        self.source.publish("library/m", "latest", gguf())
+        with self.serve() as s:
+            pid = self.child(s)
+            said = self.status(pid)
+            self.assertEqual((said["Name"], said["Threads"]), ("gs-puller", "1"))
+            self.assertEqual(said["NoNewPrivs"], self.status(s.process.pid)["NoNewPrivs"])
+            self.assertEqual(said["Seccomp"], self.status(s.process.pid)["Seccomp"])
+            # It has nothing of the server's open but its channel and the log.
+            self.assertLessEqual(len(os.listdir(f"/proc/{pid}/fd")), 4)
+            self.assertEqual(self.pull(s, "m").json, {"status": "success"})
+            wait_until("it waits", lambda: self.status(pid)["Threads"] == "1")
+            s.kill()
+            wait_until("it is gone", lambda: not pathlib.Path(f"/proc/{pid}").exists())
+        with self.serve("--models.pull=false") as s:
+            self.assertIsNone(self.child(s))
+            self.assertEqual(self.pull(s, "m").status, 403)
+
+    def test_its_end_is_told(self):
+        self.source.files["/slow-1B.gguf"] = gguf(500000)
+        self.source.bytes_per_s = 1e6
+        with self.serve() as s:
+            got = []
+            t = threading.Thread(target=lambda: got.append(
+                self.pull(s, f"{self.source.url}/slow-1B.gguf")))
+            t.start()
+            wait_until("it has begun", lambda: self.source.asked)
+            os.kill(self.child(s), signal.SIGKILL)
+            t.join()
+            got.append(self.pull(s, f"{self.source.url}/slow-1B.gguf"))
+            for r in got:
+                self.assertEqual(r.status, 503)
+                self.assertIn("has ended", r.json["error"])
+            self.assertEqual(s.get("/health").status, 200)
+            self.assertEqual(seen(self.folder), [])
+
+
+class First(unittest.TestCase):
+    """The model that the server is started with, whose file changes and goes."""
+
+    def test_its_file_is_looked_at_as_all_others(self):
+        file, other = new_folder() / "first.gguf", new_folder() / "first.gguf"
+        shutil.copy(model_path(), file)
+        with harness.Server("--model", file, "--kv.memory_mb", 128, "--context", 1024,
+                            "--models.rescan_ms", "50", backend="native") as s:
+            def chat(n=6):
+                return s.post("/v1/chat/completions", {
+                    "max_tokens": n, "temperature": 0,
+                    "messages": [{"role": "user", "content": "Name three colours."}]})
+
+            def names():
+                return [m["id"] for m in s.get("/v1/models").json["data"]]
+            want = chat().json["choices"][0]["message"]["content"]
+            self.assertIn("first", names())
+            # Changed: what runs goes on, then it is loaded anew.
+            stream = s.stream("/v1/completions", {"prompt": "One, two,", "max_tokens": 60,
+                                                  "temperature": 0, "ignore_eos": True})
+            os.utime(file)
+            wait_until("it is seen", lambda: "changed name=first" in s.log())
+            self.assertEqual(harness.Collected(stream).usage, None)
+            stream.close()
+            wait_until("it goes", lambda: "unloading name=first why=its file has changed" in s.log())
+            r = chat()
+            self.assertEqual(r.status, 200, r.text)
+            self.assertEqual(r.json["choices"][0]["message"]["content"], want)
+            self.assertEqual(s.get("/v1/models/first").json["state"], "ready")
+            # Gone, and back.
+            file.rename(other)
+            wait_until("it has gone", lambda: "first" not in names())
+            self.assertEqual(chat().status, 404)
+            self.assertEqual(s.get("/ready").status, 200)
+            wait_until("its memory, too", lambda: s.log().count("unloading name=first") == 2)
+            other.rename(file)
+            wait_until("it is back", lambda: "first" in names())
+            r = chat()
+            self.assertEqual(r.json["choices"][0]["message"]["content"], want, r.text)
+            # A broken one takes nobody down.
+            other.write_bytes(b"GGUF, but not really")
+            other.rename(file)
+            wait_until("it is seen", lambda: s.log().count("changed name=first") == 2)
+            r = wait_until("it is refused", lambda: (a := chat()).status == 503 and a)
+            self.assertIn("could not be loaded", r.json["error"]["message"])
 
 
 class Admin(unittest.TestCase):

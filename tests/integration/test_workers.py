@@ -5,7 +5,6 @@ import http.client
 import json
 import random
 import socket
-import subprocess
 import threading
 import time
 
@@ -334,19 +333,10 @@ class Hostile(SharedServer):
             self.assertIn("no workers", cli("list")[1])
 
 
-def make_certificate(name):
-    key, cert = harness.TMP / f"{name}.key", harness.TMP / f"{name}.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert, "-days",
-                    "2", "-subj", "/CN=worker", "-addext", f"subjectAltName={name}"],
-                   check=True, capture_output=True)
-    return cert, key
-
-
 class Tls(SharedServer):
     @classmethod
     def setUpClass(cls):
-        good, other = make_certificate("IP:127.0.0.1"), make_certificate("DNS:else.example")
+        good, other = harness.make_certificate("IP:127.0.0.1"), harness.make_certificate("DNS:else.example")
         cls.remotes = [Remote(["m-good"], tls=good), Remote(["m-name"], tls=other),
                        Remote(["m-unknown"], tls=good)]
         cls.options = config(section("good", cls.remotes[0], ca_file=good[0]),
