@@ -121,6 +121,7 @@ class Pull(unittest.TestCase):
             before = file.stat().st_mtime_ns
             self.assertEqual(again(what, name), 0)
             self.assertEqual(file.stat().st_mtime_ns, before)
+            time.sleep(0.02)  # more than the resolution of the times of files
             # Another file of the same length by that name is not it; put back by hand, it is, if a
             # hash says so.
             file.write_bytes(gguf(2000, 9))
@@ -636,48 +637,64 @@ class Helper(unittest.TestCase):
 class First(unittest.TestCase):
     """The model that the server is started with, whose file changes and goes."""
 
-    def test_its_file_is_looked_at_as_all_others(self):
+    def go_through(self, model, ask, in_use):
+        """ask(server): its answer; in_use(server, change): while somebody has it."""
         file, other = new_folder() / "first.gguf", new_folder() / "first.gguf"
-        shutil.copy(model_path(), file)
+        shutil.copy(model, file)
         with harness.Server("--model", file, "--kv.memory_mb", 128, "--context", 1024,
                             "--models.rescan_ms", "50", backend="native") as s:
-            def chat(n=6):
-                return s.post("/v1/chat/completions", {
-                    "max_tokens": n, "temperature": 0,
-                    "messages": [{"role": "user", "content": "Name three colours."}]})
-
             def names():
                 return [m["id"] for m in s.get("/v1/models").json["data"]]
-            want = chat().json["choices"][0]["message"]["content"]
+            want = ask(s)
+            self.assertEqual(want.status, 200, want.text)
             self.assertIn("first", names())
-            # Changed: what runs goes on, then it is loaded anew.
-            stream = s.stream("/v1/completions", {"prompt": "One, two,", "max_tokens": 60,
-                                                  "temperature": 0, "ignore_eos": True})
-            os.utime(file)
-            wait_until("it is seen", lambda: "changed name=first" in s.log())
-            self.assertEqual(harness.Collected(stream).usage, None)
-            stream.close()
+
+            def changed():
+                os.utime(file)
+                wait_until("it is seen", lambda: "changed name=first" in s.log())
+            in_use(s, changed)
             wait_until("it goes", lambda: "unloading name=first why=its file has changed" in s.log())
-            r = chat()
-            self.assertEqual(r.status, 200, r.text)
-            self.assertEqual(r.json["choices"][0]["message"]["content"], want)
+
+            def answers_as_ever():
+                r = ask(s)
+                self.assertEqual(r.status, 200, r.text)
+                for key in ("choices", "data"):
+                    self.assertEqual(r.json.get(key), want.json.get(key))
+            answers_as_ever()
             self.assertEqual(s.get("/v1/models/first").json["state"], "ready")
             # Gone, and back.
             file.rename(other)
             wait_until("it has gone", lambda: "first" not in names())
-            self.assertEqual(chat().status, 404)
+            self.assertEqual(ask(s).status, 404)
             self.assertEqual(s.get("/ready").status, 200)
             wait_until("its memory, too", lambda: s.log().count("unloading name=first") == 2)
             other.rename(file)
             wait_until("it is back", lambda: "first" in names())
-            r = chat()
-            self.assertEqual(r.json["choices"][0]["message"]["content"], want, r.text)
+            answers_as_ever()
             # A broken one takes nobody down.
             other.write_bytes(b"GGUF, but not really")
             other.rename(file)
             wait_until("it is seen", lambda: s.log().count("changed name=first") == 2)
-            r = wait_until("it is refused", lambda: (a := chat()).status == 503 and a)
+            r = wait_until("it is refused", lambda: (a := ask(s)).status == 503 and a)
             self.assertIn("could not be loaded", r.json["error"]["message"])
+
+    def test_its_file_is_looked_at_as_all_others(self):
+        self.go_through(harness.ROOT / "tests/refs/tiny-nomic-bert.gguf",
+                        lambda s: s.post("/v1/embeddings", {"input": "three colours"}),
+                        lambda _, change: change())
+
+    @harness.long_only
+    def test_of_a_model_that_streams(self):
+        """What runs goes on with the old one."""
+        def in_use(s, change):
+            stream = s.stream("/v1/completions", {"prompt": "One, two,", "max_tokens": 200,
+                                                  "temperature": 0, "ignore_eos": True})
+            change()
+            self.assertEqual(list(harness.Collected(stream).finish.values()), ["length"])
+            stream.close()
+        self.go_through(model_path(), lambda s: s.post("/v1/chat/completions", {
+            "max_tokens": 6, "temperature": 0,
+            "messages": [{"role": "user", "content": "Name three colours."}]}), in_use)
 
 
 class Admin(unittest.TestCase):

@@ -123,14 +123,18 @@ static int prepare(void *arg, gs_backend *b, bool (*busy)(void *), void *busy_ar
 }
 
 /* The new lane's number, or a code. */
-static int attach(rig *r, const gs_fake_config *fc) {
-    gs_query q = {.kind = GS_QUERY_ATTACH, .prepare = prepare, .prepare_arg = r};
+static int attach_as(rig *r, const gs_fake_config *fc, bool first) {
+    gs_query q = {.kind = GS_QUERY_ATTACH, .prepare = prepare, .prepare_arg = r, .first = first};
     assert_int_equal(gs_fake_create(fc, &q.backend), 0);
     ask(r, &q);
     assert_null(q.backend);
     if (q.code != 0)
         assert_true(q.err[0] != '\0');
     return q.code == 0 ? q.lane : q.code;
+}
+
+static int attach(rig *r, const gs_fake_config *fc) {
+    return attach_as(r, fc, false);
 }
 
 static int detach(rig *r, int32_t lane) {
@@ -206,7 +210,7 @@ static void a_busy_model_is_not_detached(void **state) {
     WAIT((gs_engine_get_stats(r->e, &before), before.n_running == 0));
     assert_int_equal(detach(r, 1), 0);
     assert_int_equal(detach(r, 1), GS_ERR_NOT_FOUND);
-    assert_int_equal(detach(r, 0), GS_ERR_NOT_FOUND); /* the first one stays */
+    assert_int_equal(detach(r, -1), GS_ERR_NOT_FOUND);
     assert_int_equal(detach(r, 99), GS_ERR_NOT_FOUND);
     submit(r, 1, 1, 10, 5, GS_CLASS_CHAT);
     WAIT(r->t[1].rejected);
@@ -221,6 +225,47 @@ static void a_busy_model_is_not_detached(void **state) {
     assert_int_equal(attach(r, &r->fc), 1);
     submit(r, 1, 1, 10, 5, GS_CLASS_CHAT);
     WAIT(r->t[1].ended);
+}
+
+/* Loaded anew, in the same place, with others there or with none; nobody else gets its number. */
+static void the_first_one_goes_and_comes_back(void **state) {
+    rig *r = *state;
+    int32_t before[20];
+    gs_person_view persons[4];
+    gs_engine_view view = {.persons = persons, .n_persons = 4};
+    gs_explain records[4];
+    gs_query look = {.kind = GS_QUERY_STATE, .records = records, .max_records = 4, .view = &view};
+    gs_query charge = {.kind = GS_QUERY_CHARGE, .person = 1, .charge_ns = 5};
+    gs_fake_config anew = r->fc;
+    anew.n_threads = 2; /* so that it has steps beside its own */
+    submit(r, 0, 0, 40, 20, GS_CLASS_CHAT);
+    WAIT(r->t[0].ended);
+    memcpy(before, r->t[0].out, sizeof(before));
+    for (int round = 0; round < 2; round++) {
+        submit(r, 1, 0, 10, 400, GS_CLASS_CHAT);
+        WAIT(r->t[1].n_out > 3);
+        assert_int_equal(detach(r, 0), GS_ERR_EXISTS);
+        WAIT(r->t[1].ended);
+        gs_engine_stats s;
+        WAIT((gs_engine_get_stats(r->e, &s), s.n_running == 0));
+        assert_int_equal(detach(r, 0), 0);
+        assert_int_equal(detach(r, 0), GS_ERR_NOT_FOUND);
+        submit(r, 2, 0, 10, 5, GS_CLASS_CHAT);
+        WAIT(r->t[2].rejected);
+        ask(r, &look);
+        assert_int_equal(look.n_records, 0);
+        ask(r, &charge);
+        assert_int_equal(charge.code, round == 0 ? GS_ERR_UNAVAILABLE : 0);
+        if (round == 0)
+            assert_int_equal(attach(r, &r->fc), 1);
+        submit(r, 2, 1, 10, 5, GS_CLASS_CHAT);
+        WAIT(r->t[2].ended);
+        assert_int_equal(attach_as(r, &anew, true), 0);
+        submit(r, 0, 0, 40, 20, GS_CLASS_CHAT);
+        submit(r, 3, 0, 400, 20, GS_CLASS_BACKGROUND);
+        WAIT(r->t[0].ended && r->t[3].ended);
+        assert_memory_equal(before, r->t[0].out, sizeof(before));
+    }
 }
 
 static void attaching_fails_cleanly(void **state) {
@@ -312,6 +357,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(each_model_answers_as_it_would_alone),
         T(a_busy_model_is_not_detached),
+        T(the_first_one_goes_and_comes_back),
         T(attaching_fails_cleanly),
         T(preparing_hears_of_work),
         T(background_gives_way_to_another_model),
