@@ -1,4 +1,5 @@
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,6 +231,11 @@ static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int 
                      .percent = percent};
     int rc = gs_loader_load(l, &out->backend, err, errlen);
     if (rc != 0) {
+        if (k->path[0] && access(k->path, R_OK) != 0 && errno == EACCES)
+            gs_fail_text(err, errlen,
+                         "%s may not be read by this server: another file came in its place, "
+                         "outside of the folders of models (server.sandbox); start it anew",
+                         k->path);
         gs_loader_close(l);
         gs_free(l);
         return rc;
@@ -284,7 +290,9 @@ static bool is_old(const scan *x, const gs_model_spec *s) {
 static int add_first(scan *x, const char *path) {
     char name[GS_MODEL_NAME_BYTES];
     gs_model_name_of_path(path, name);
-    int rc = add(x, NULL, x->cfg->model_name[0] ? x->cfg->model_name : name, path);
+    if (x->cfg->model_name[0] || x->cfg->model_backend == GS_CONFIG_BACKEND_FAKE)
+        snprintf(name, sizeof(name), "%s", x->cfg->model_name[0] ? x->cfg->model_name : "fake");
+    int rc = add(x, NULL, name, path);
     if (rc != 0)
         return rc;
     x->v[0]->first = x->v[0]->pinned = true;
@@ -331,7 +339,7 @@ static int scan_again(void *arg, gs_model_spec *const *old, int n_old, gs_model_
     const gs_model_list *l = arg;
     scan x = {.cfg = l->cfg, .old = old, .n_old = n_old};
     char first[GS_DIRS_MAX_PATH + 64] = "";
-    if (l->cfg->model_backend != GS_CONFIG_BACKEND_FAKE)
+    if (l->cfg->model_backend != GS_CONFIG_BACKEND_FAKE || l->cfg->model_path[0])
         gs_model_path(l->cfg, first, sizeof(first), NULL, 0);
     int rc = make_list(&x, first);
     *out = x.v;

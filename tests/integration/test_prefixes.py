@@ -70,6 +70,7 @@ class Saved(unittest.TestCase):
             self.wait_saved(server)
         self.assertEqual(file.read_bytes(), data)
 
+    @harness.long_only
     @harness.limit(120)
     def test_the_space_is_bounded(self):
         """Two do not fit: the second takes the place of the first."""
