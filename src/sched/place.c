@@ -1,6 +1,7 @@
 /* Requests: from submit to their one end. */
 #include "sched/place.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -10,9 +11,11 @@
 #define S_NS       1000000000LL
 #define OUTPUT     128.0        /* tokens of an answer, until some have been seen */
 #define BUSY_NS    S_NS         /* a worker that says that it is busy is left alone */
-#define LONE_NS    (10 * S_NS)  /* an interactive request waits so long for a worker to come back */
-#define BOOT_NS    (180 * S_NS) /* or for one to be switched on */
+#define BOOT_NS    (180 * S_NS) /* an interactive request waits so long for one to be switched on */
+#define PATIENCE   3 /* times its target: so late a first token is still of use, if nobody says */
+#define OPEN_NS    (60 * S_NS) /* of a class without any target */
 #define MAX_TOKENS (1 << 28)
+#define CREDIT_NS  60e9
 
 /* ---- lists ------------------------------------------------------------------------------------*/
 
@@ -85,6 +88,9 @@ void place_forget(gs_place *p, place_request *r) {
     *at = r->id_next;
     if (r->waits)
         leave_queue(p, r);
+    place_person *u = place_person_of(p, r);
+    if (--u->n_living == 0)
+        p->left_ns = place_counter(u);
     r->living = false;
     r->id_next = p->free_request;
     p->free_request = index_of(p, r);
@@ -154,7 +160,7 @@ int64_t place_take_off(gs_place *p, place_request *r, bool charge, int64_t now_n
     if (!charge || w->w.kind == GS_WORKER_LOCAL)
         return 0;
     const double ns = w->w.price * (w->share_ns - r->began_share) * place_seqs(r);
-    u->extra_ns += ns;
+    u->own_ns = place_counter(u) + ns / (u->weight > 0.0 ? u->weight : 1.0);
     w->count.charged_ns += (int64_t)ns;
     return (int64_t)ns;
 }
@@ -300,6 +306,19 @@ static void keep_blocks(place_request *r, const gs_place_desc *d) {
         r->blocks[r->n_blocks++] = d->blocks[i - 1];
 }
 
+/* What somebody saved up while away counts for CREDIT_NS at most: beside the least of those who are
+ * there, or with nobody there the one who left last. */
+static void join(gs_place *p, const place_request *r) {
+    place_person *u = place_person_of(p, r);
+    double least = INFINITY;
+    if (u->n_living++ > 0)
+        return;
+    for (uint32_t i = 0; i < p->cfg.max_persons; i++)
+        if (p->persons[i].n_living > 0 && &p->persons[i] != u)
+            least = fmin(least, place_counter(&p->persons[i]));
+    u->own_ns = fmax(place_counter(u), (isfinite(least) ? least : p->left_ns) - CREDIT_NS);
+}
+
 static bool is_valid(const gs_place_desc *d) {
     return d->id != 0 && (int)d->cls >= 0 && d->cls < GS_CLASS_COUNT && d->n_prompt > 0 &&
            d->n_prompt <= MAX_TOKENS && d->max_output >= 0 && d->max_output <= MAX_TOKENS &&
@@ -307,8 +326,44 @@ static bool is_valid(const gs_place_desc *d) {
            (d->n_blocks == 0 || d->block_tokens > 0);
 }
 
+/* Its class is held, or it is paused, or neither any more. */
+static void look_at_hold(gs_place *p, place_request *r, int64_t now_ns) {
+    const bool held = r->paused || (p->held >> r->d.cls & 1);
+    if (held && r->held_since_ns == 0)
+        r->held_since_ns = now_ns;
+    if (held || r->held_since_ns == 0)
+        return;
+    r->held_ns += now_ns - r->held_since_ns;
+    r->held_since_ns = r->lone_ns = 0;
+    r->resumed_ns = now_ns;
+    if (r->worker == PLACE_NONE)
+        return;
+    place_settle(&p->workers[r->worker], now_ns);
+    place_fit_from(p, r, now_ns);
+}
+
+bool gs_place_pause(gs_place *p, uint64_t id, bool paused, int64_t now_ns) {
+    place_request *r = place_find(p, id);
+    now_ns = place_stir(p, now_ns);
+    if (!r)
+        return false;
+    r->paused = paused;
+    look_at_hold(p, r, now_ns);
+    return true;
+}
+
+void gs_place_hold_classes(gs_place *p, uint32_t classes, int64_t now_ns) {
+    if (classes == p->held)
+        return;
+    p->held = classes;
+    now_ns = place_stir(p, now_ns);
+    for (int32_t i = 0; i < p->cfg.max_requests; i++)
+        if (p->requests[i].living)
+            look_at_hold(p, &p->requests[i], now_ns);
+}
+
 int gs_place_submit(gs_place *p, const gs_place_desc *d, int64_t now_ns) {
-    (void)place_stir(p, now_ns);
+    now_ns = place_stir(p, now_ns);
     if (!is_valid(d))
         return GS_ERR_INVALID;
     if (place_find(p, d->id))
@@ -333,15 +388,17 @@ int gs_place_submit(gs_place *p, const gs_place_desc *d, int64_t now_ns) {
     r->id_next = *bucket;
     *bucket = index_of(p, r);
     p->n_living++;
+    join(p, r);
+    look_at_hold(p, r, now_ns);
     wait_again(p, r);
     return GS_OK;
 }
 
-void gs_place_set_counter(gs_place *p, uint32_t person, double counter_ns) {
+void gs_place_set_counter(gs_place *p, uint32_t person, double counter_ns, double weight) {
     if (person >= p->cfg.max_persons)
         return;
-    p->persons[person].counter_ns = counter_ns;
-    p->persons[person].extra_ns = 0.0;
+    p->persons[person].told_ns = counter_ns;
+    p->persons[person].weight = weight;
 }
 
 /* ---- decisions --------------------------------------------------------------------------------*/
@@ -355,28 +412,39 @@ static void mix(gs_place *p, const gs_place_act *a) {
     }
 }
 
-/* Whether a worker that may take it is there, or will be in time. */
-static bool is_hopeless(gs_place *p, place_request *r, int64_t now_ns) {
-    const uint32_t may = place_may(p, r);
-    bool boots = false;
-    if (may == 0)
-        return true;
-    if (!place_interactive(r->d.cls))
-        return false;
+/* How late a first token may be. */
+static int64_t patience_of(const gs_class_config *k) {
+    if (k->hard_ttft_ns > 0)
+        return k->hard_ttft_ns;
+    if (k->ttft_ns > 0)
+        return PATIENCE * k->ttft_ns;
+    return k->complete_ns > 0 ? k->complete_ns : OPEN_NS;
+}
+
+/* Whether no worker that it would go to will be there in time, and when one may be at the
+ * earliest. An interactive one's time runs from when the last of them went. */
+static bool is_hopeless(gs_place *p, place_request *r, int64_t now_ns, int64_t *hope_ns) {
+    const uint32_t may = place_may(p, r) != 0 ? place_waits_for(p, r) : 0;
+    bool boots = false, there = false;
+    *hope_ns = GS_NEVER_NS;
+    if (may == 0 || !place_interactive(r->d.cls))
+        return may == 0;
     for (int32_t i = 0; i < GS_PLACE_WORKERS; i++) {
         if (!(may & place_bit(i)))
             continue;
-        boots |= p->workers[i].w.can_power_on;
-        if (place_is_there(&p->workers[i])) {
-            r->lone_ns = 0;
-            return false;
-        }
+        const place_worker *w = &p->workers[i];
+        const int64_t at_ns = place_hope_ns(w, r->d.cls);
+        const gs_worker_state state = place_state(w);
+        boots |= w->w.can_power_on && state == GS_WORKER_OPEN;
+        there |= at_ns <= now_ns && (state == GS_WORKER_UP || state == GS_WORKER_SLOW);
+        *hope_ns = at_ns < *hope_ns ? at_ns : *hope_ns;
     }
-    if (r->lone_ns == 0)
+    if (there)
+        r->lone_ns = 0;
+    else if (r->lone_ns == 0)
         r->lone_ns = now_ns;
-    const int64_t until_ns = r->lone_ns + (boots ? BOOT_NS : LONE_NS);
-    place_due(p, until_ns);
-    return until_ns <= now_ns;
+    const int64_t patience_ns = boots ? BOOT_NS : patience_of(&p->classes[r->d.cls]);
+    return !there && *hope_ns > r->lone_ns + patience_ns;
 }
 
 /* Goes over what waits: who may be asked for it, and what nobody can do any more. */
@@ -385,13 +453,17 @@ static bool next_refusal(gs_place *p, int64_t now_ns, gs_place_act *out) {
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
         for (int32_t i = p->waiting[c]; i >= 0; i = p->requests[i].next) {
             place_request *r = &p->requests[i];
-            if (is_hopeless(p, r, now_ns)) {
+            int64_t hope_ns;
+            if (r->held_since_ns > 0)
+                continue;
+            if (is_hopeless(p, r, now_ns, &hope_ns)) {
                 *out = (gs_place_act){.kind = GS_PLACE_REFUSE,
                                       .id = r->d.id,
                                       .attempt = r->attempt,
                                       .worker = PLACE_NONE,
                                       .over = true,
-                                      .err = GS_ERR_UNAVAILABLE};
+                                      .err = GS_ERR_UNAVAILABLE,
+                                      .retry_ns = hope_ns < GS_NEVER_NS ? hope_ns - now_ns : -1};
                 place_forget(p, r);
                 return true;
             }

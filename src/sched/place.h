@@ -155,7 +155,8 @@ typedef enum gs_place_act_kind {
     GS_PLACE_ABORT,    /* close this attempt at worker: it is held for dead, or stalls. The request
                           goes on (another DISPATCH follows), or with over is to be answered with an
                           error: it is no more */
-    GS_PLACE_REFUSE,   /* no worker is left that may take waiting request id: it is no more */
+    GS_PLACE_REFUSE,   /* no worker is left that may take waiting request id, or none will be there
+                          within its class's patience: it is no more */
     GS_PLACE_PROBE,    /* ask worker for a sign of life, then gs_place_probed */
     GS_PLACE_POWER_ON, /* run worker's hook */
     GS_PLACE_GONE      /* the removed worker has nothing left; its index may be given again */
@@ -175,6 +176,8 @@ typedef struct gs_place_act {
     bool over;
     int err;            /* GS_ERR_TIMEOUT or GS_ERR_UNAVAILABLE, also of REFUSE */
     int64_t charged_ns; /* by this attempt, as gs_place_over */
+    /* REFUSE */
+    int64_t retry_ns; /* from now, before which no worker will be there; -1: not known */
 } gs_place_act;
 
 typedef enum gs_place_how {
@@ -269,11 +272,18 @@ bool gs_place_end(gs_place *p, uint64_t id, int32_t attempt, gs_place_how how, i
 /* The client went away, in any state: the request is no more; who has an attempt of it closes that
  * without gs_place_end. False: there is none. */
 bool gs_place_cancel(gs_place *p, uint64_t id, int64_t now_ns, gs_place_over *out);
+/* Somebody has paused it, or lets it go on: while it waits it goes nowhere, and at a worker it is
+ * not given up for what it does not say; the caller sees to it that nothing more of its answer is
+ * taken. Pauses count for none of its targets. Idempotent. False: there is none. */
+bool gs_place_pause(gs_place *p, uint64_t id, bool paused, int64_t now_ns);
+/* The same for all of some classes, 1 << gs_class each, those to come included. */
+void gs_place_hold_classes(gs_place *p, uint32_t classes, int64_t now_ns);
 /* After BUSY with Retry-After: nothing more to this worker before until_ns. */
 void gs_place_hold_off(gs_place *p, int32_t worker, int64_t until_ns);
-/* The person's counter as the scheduler has it (gs_sched_get_person), by which the queue is
- * sorted inside a class. Charges by this object count on top until the next call. */
-void gs_place_set_counter(gs_place *p, uint32_t person, double counter_ns);
+/* The person's account as the scheduler has it (gs_sched_get_persons), by which the queue is sorted
+ * inside a class. What this object has charged counts at once, and not twice when the scheduler's
+ * counter has it, too. */
+void gs_place_set_counter(gs_place *p, uint32_t person, double counter_ns, double weight);
 
 /* ---- decisions --------------------------------------------------------------------------------*/
 
@@ -284,7 +294,8 @@ int64_t gs_place_wake_ns(const gs_place *p);
 
 /* ---- to look at -------------------------------------------------------------------------------*/
 
-int32_t gs_place_find(const gs_place *p, const char *name); /* index, or -1 */
+/* Its index, or -1; the name of one that was removed is free at once. */
+int32_t gs_place_find(const gs_place *p, const char *name);
 /* NULL: no such worker. Valid until the next call that changes workers. */
 const gs_place_worker *gs_place_get_worker(const gs_place *p, int32_t worker);
 void gs_place_get_view(const gs_place *p, int32_t worker, int64_t now_ns, gs_place_view *out);

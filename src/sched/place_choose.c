@@ -90,7 +90,7 @@ static bool keeps_targets(const gs_place *p, const place_request *r, const place
                           int64_t now_ns) {
     const place_worker *w = &p->workers[c->worker];
     const gs_class_config *k = &p->classes[r->d.cls];
-    const double since = (double)(now_ns - r->d.arrival_ns);
+    const double since = (double)(now_ns - r->d.arrival_ns - r->held_ns);
     if (!c->known)
         return w->w.kind == GS_WORKER_LOCAL || (w->w.prefers >> r->d.cls & 1);
     if (k->ttft_ns > 0 && since + c->ttft_ns > (double)k->ttft_ns)
@@ -260,6 +260,14 @@ static uint32_t preferring(const gs_place *p, gs_class c, uint32_t mask, gs_fall
     return some;
 }
 
+uint32_t place_waits_for(const gs_place *p, place_request *r) {
+    const uint32_t may = place_may(p, r);
+    gs_fallback rule = GS_FALLBACK_MOVE;
+    bool there;
+    const uint32_t some = preferring(p, r->d.cls, may, &rule, &there);
+    return some != 0 && rule == GS_FALLBACK_WAIT ? some : may;
+}
+
 /* A preference is no reason to miss a target that others keep. */
 static bool serves(const gs_place *p, const place_request *r, const place_choice *c,
                    int64_t now_ns) {
@@ -299,7 +307,7 @@ static bool choose(const gs_place *p, place_request *r, int64_t now_ns, place_ch
 /* Less: comes first inside its class. */
 static double counter_of(gs_place *p, const place_request *r) {
     const place_person *u = place_person_of(p, r);
-    return u->counter_ns + u->extra_ns + u->reserved_ns;
+    return place_counter(u) + u->reserved_ns;
 }
 
 /* Background that found no room: what is no smaller finds none either, which spares long queues. */
@@ -334,7 +342,8 @@ int32_t place_choose_next(gs_place *p, int64_t now_ns, place_choice *out) {
             place_request *r = &p->requests[i];
             const double counter = counter_of(p, r);
             place_choice choice;
-            if (counter >= least || (place_may(p, r) & working) == 0 || is_no_smaller(r, &full))
+            if (r->held_since_ns > 0 || counter >= least || (place_may(p, r) & working) == 0 ||
+                is_no_smaller(r, &full))
                 continue;
             if (!choose(p, r, now_ns, &choice)) {
                 full = no_room_for(r);
@@ -363,10 +372,17 @@ static bool waited_there(const place_worker *w, const place_request *r, int64_t 
            (double)(now_ns - w->ended_ns) < WAITED * predicted;
 }
 
+void place_fit_from(const gs_place *p, place_request *r, int64_t now_ns) {
+    const place_worker *w = &p->workers[r->worker];
+    r->fit_ns = now_ns;
+    r->fit_seqs = w->seqs_ns[place_tier(w, r->d.cls)];
+    r->fit_tokens = 0;
+}
+
 void place_saw_first(gs_place *p, place_request *r, int64_t now_ns) {
     place_worker *w = &p->workers[r->worker];
     const int tier = place_tier(w, r->d.cls);
-    int64_t from_ns = r->placed_ns;
+    int64_t from_ns = r->placed_ns > r->resumed_ns ? r->placed_ns : r->resumed_ns;
     if (waited_there(w, r, now_ns)) {
         from_ns = w->ended_ns;
         if (r->n_before < w->limit) {
@@ -380,9 +396,8 @@ void place_saw_first(gs_place *p, place_request *r, int64_t now_ns) {
     w->load[tier].n_answering += place_seqs(r);
     w->n_answering++;
     r->n_uncached = 0;
-    r->first_ns = r->fit_ns = now_ns;
-    r->fit_seqs = w->seqs_ns[tier];
-    r->fit_tokens = 0;
+    r->first_ns = now_ns;
+    place_fit_from(p, r, now_ns);
     place_remember(p, r->worker, r);
 }
 
@@ -397,9 +412,7 @@ void place_saw_tokens(gs_place *p, place_request *r, int32_t n, bool last, int64
     gs_worker_cost_saw_tokens(&w->cost[tier], (w->seqs_ns[tier] - r->fit_seqs) / (double)ns, each,
                               ns);
     w->fitted_ns = now_ns;
-    r->fit_ns = now_ns;
-    r->fit_seqs = w->seqs_ns[tier];
-    r->fit_tokens = 0;
+    place_fit_from(p, r, now_ns);
 }
 
 void place_saw_end(gs_place *p, place_request *r, int64_t now_ns) {

@@ -35,7 +35,11 @@ typedef struct place_request {
     uint64_t *blocks; /* [PLACE_BLOCKS], its part of the placement's */
     int32_t n_blocks, block_tokens;
     bool waits;
-    int64_t lone_ns; /* and since then no worker is there that may take it; 0: one is */
+    bool paused;           /* by itself; its class may be held, too */
+    int64_t held_since_ns; /* by either; 0: it is not */
+    int64_t held_ns;       /* before that */
+    int64_t resumed_ns;    /* the latest end of it */
+    int64_t lone_ns;       /* and since then no worker is there that it would go to; 0: one is */
     /* Of the attempt: */
     gs_place_why why;
     int32_t n_here;     /* tokens from this worker */
@@ -110,10 +114,14 @@ typedef struct place_talk {
     int32_t worker, n_tokens;
 } place_talk;
 
+/* Both counters are of the same account, and the one that is further on is right: the scheduler
+ * hears of charges a little later, this object does not hear of local work at all. */
 typedef struct place_person {
-    double counter_ns; /* as the scheduler has it */
-    double extra_ns;   /* charged since */
+    double told_ns; /* counter as the scheduler has it */
+    double own_ns;  /* counter as of the latest charge by this object */
+    double weight;  /* 0: 1 */
     double reserved_ns;
+    int32_t n_living; /* requests */
 } place_person;
 
 struct gs_place {
@@ -134,6 +142,8 @@ struct gs_place {
     uint64_t version;      /* of the workers descriptions */
     uint32_t wanted;       /* workers that something that waits may go to; of the latest look */
     place_person *persons; /* [max_persons] */
+    double left_ns;        /* counter of the person who left last */
+    uint32_t held;         /* classes: 1 << gs_class each */
     place_talk *talks;     /* [PLACE_TALKS] */
     double output[GS_CLASS_COUNT]; /* moving average of answers' length */
     uint64_t clock;                /* of the memory of blocks */
@@ -170,6 +180,9 @@ static inline int32_t place_seqs(const place_request *r) {
 static inline place_person *place_person_of(gs_place *p, const place_request *r) {
     return &p->persons[r->d.person < p->cfg.max_persons ? r->d.person : 0];
 }
+static inline double place_counter(const place_person *u) {
+    return u->told_ns > u->own_ns ? u->told_ns : u->own_ns;
+}
 /* Something is to be looked at again then. */
 static inline void place_due(gs_place *p, int64_t t_ns) {
     if (t_ns < p->wake_ns)
@@ -200,6 +213,10 @@ void place_forget(gs_place *p, place_request *r); /* the record is free */
 gs_worker_state place_state(const place_worker *w);
 /* Is there, or may be within moments: what waits for it alone is not lost. */
 bool place_is_there(const place_worker *w);
+/* When something of that class may begin there at the earliest, as far as is known; in the past: it
+ * may now, or a probe will tell within moments. GS_NEVER_NS: not before somebody has done something
+ * about it. */
+int64_t place_hope_ns(const place_worker *w, gs_class c);
 void place_settle(place_worker *w, int64_t now_ns); /* its clocks */
 void place_saw_life(place_worker *w, int64_t now_ns);
 void place_saw_fault(gs_place *p, place_worker *w, int64_t now_ns);
@@ -210,11 +227,15 @@ void place_read_hours(gs_place *p, place_worker *w, int64_t now_ns);
 /* ---- place_choose.c ---- */
 /* Workers that may take it, whatever their state. */
 uint32_t place_may(const gs_place *p, place_request *r);
+/* Of them those that it waits for while nobody is there: by its rule, or all. */
+uint32_t place_waits_for(const gs_place *p, place_request *r);
 /* Whether any worker can ever hold it. */
 int place_judge(const gs_place *p, const gs_place_desc *d);
 /* The request that goes next, and where; PLACE_NONE: none. */
 int32_t place_choose_next(gs_place *p, int64_t now_ns, place_choice *out);
 void place_saw_first(gs_place *p, place_request *r, int64_t now_ns);
+/* Its speed is looked at from now on. */
+void place_fit_from(const gs_place *p, place_request *r, int64_t now_ns);
 /* n tokens behind the first one */
 void place_saw_tokens(gs_place *p, place_request *r, int32_t n, bool last, int64_t now_ns);
 void place_saw_end(gs_place *p, place_request *r, int64_t now_ns); /* a whole answer */

@@ -67,7 +67,8 @@ static int check_description(const gs_place_worker *w, const char **field) {
 
 int32_t gs_place_find(const gs_place *p, const char *name) {
     for (int32_t i = 0; i < GS_PLACE_WORKERS; i++)
-        if (p->workers[i].living && strcmp(p->workers[i].w.name, name) == 0)
+        if (p->workers[i].living && !p->workers[i].leaving &&
+            strcmp(p->workers[i].w.name, name) == 0)
             return i;
     return PLACE_NONE;
 }
@@ -172,6 +173,20 @@ gs_worker_state place_state(const place_worker *w) {
 bool place_is_there(const place_worker *w) {
     const gs_worker_state s = place_state(w);
     return s == GS_WORKER_UP || s == GS_WORKER_SLOW || s == GS_WORKER_PROBING;
+}
+
+int64_t place_hope_ns(const place_worker *w, gs_class c) {
+    switch (place_state(w)) {
+    case GS_WORKER_GONE:
+    case GS_WORKER_DRAINING:
+        return GS_NEVER_NS;
+    case GS_WORKER_AWAY:
+        return w->edge_ns;
+    case GS_WORKER_OPEN:
+        return w->breaker.until_ns;
+    default:
+        return w->open_classes >> c & 1 ? w->hold_until_ns : w->change_ns;
+    }
 }
 
 void place_settle(place_worker *w, int64_t now_ns) {
@@ -374,9 +389,11 @@ static bool has_other(const gs_place *p, place_request *r) {
 
 /* Until when it is waited for. */
 static int64_t patience_ns(const gs_place *p, const place_worker *w, place_request *r) {
-    const int64_t last_ns = r->first_ns > 0 ? r->last_ns : r->placed_ns;
-    if (w->w.kind == GS_WORKER_LOCAL)
+    int64_t last_ns = r->first_ns > 0 ? r->last_ns : r->placed_ns;
+    if (w->w.kind == GS_WORKER_LOCAL || r->held_since_ns > 0)
         return GS_NEVER_NS;
+    if (last_ns < r->resumed_ns)
+        last_ns = r->resumed_ns;
     const gs_worker_cost *c = &w->cost[place_tier(w, r->d.cls)];
     const double late = LATE * (double)r->predicted_ttft_ns;
     if (r->first_ns > 0 || !place_interactive(r->d.cls) || c->n_ttft < LATE_KNOWN ||

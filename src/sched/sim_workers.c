@@ -68,7 +68,7 @@ static void tell_counters(gs_sim *m) {
     for (uint32_t i = 0; i < m->cfg.n_persons; i++) {
         gs_person_stats st;
         if (gs_sched_get_person(m->scheds[0], i, &st) == GS_OK)
-            gs_place_set_counter(w->place, i, st.counter_ns);
+            gs_place_set_counter(w->place, i, st.counter_ns, 1.0);
     }
 }
 

@@ -1,24 +1,8 @@
 /* Placement: named cases of each rule of docs/workers.md, and its parts: circuit breaker, fitted
  * cost, memory of prompts. */
+#include "placed.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "base/err.h"
-#include "sched/place.h"
-
-#define MS     1000000LL
-#define S      1000000000LL
-#define BIT(c) (1u << GS_CLASS_##c)
-/* Monday, 20:00 where clocks show UTC. */
-#define WALL (1767643200LL)
 
 /* ---- the breaker ------------------------------------------------------------------------------*/
 
@@ -128,147 +112,6 @@ static void test_slow_is_noticed(void **state) {
     assert_true(was_slow);
     assert_false(slow);
     assert_true(fabs(gs_worker_cost_itl(&c, 1) / 80e6 - 1.0) < 0.2);
-}
-
-/* ---- a fixture --------------------------------------------------------------------------------*/
-
-enum { LOCAL, PC, NUC }; /* indexes, in the order in which they are added */
-
-typedef struct fixture {
-    gs_place_config cfg;
-    gs_place_worker w[3];
-    gs_place *p;
-    int64_t now_ns, wall_s;
-    gs_place_act act;
-    gs_place_over over;
-    gs_place_desc desc; /* fields that submit takes over */
-} fixture;
-
-static void utc(int64_t wall_s, int *weekday, int *minute) {
-    *weekday = (int)((wall_s / 86400 + 4) % 7);
-    *minute = (int)(wall_s / 60 % 1440);
-}
-
-/* A day on which clocks go from 02:00 to 03:00: what a wall shows is an hour more afterwards. */
-static void spring(int64_t wall_s, int *weekday, int *minute) {
-    utc(wall_s >= WALL + 6 * 3600 ? wall_s + 3600 : wall_s, weekday, minute);
-}
-
-static fixture *make(void) {
-    static fixture f;
-    f = (fixture){.cfg = {.max_requests = 64,
-                          .max_persons = 4,
-                          .local_only = BIT(VOICE),
-                          .local = utc,
-                          .seed = 1},
-                  .now_ns = S,
-                  .wall_s = WALL};
-    static const char *const names[] = {"here", "pc", "nuc"};
-    for (int i = 0; i < 3; i++) {
-        gs_place_worker_defaults(i == LOCAL ? GS_WORKER_LOCAL : GS_WORKER_REMOTE, &f.w[i]);
-        snprintf(f.w[i].name, sizeof f.w[i].name, "%s", names[i]);
-        f.w[i].models[0] = (gs_place_model){.model = 1, .context = 8192};
-        f.w[i].n_models = 1;
-        f.w[i].prefers = 0;
-        f.w[i].probe_every_ns = 0;
-    }
-    return &f;
-}
-
-static void check(const fixture *f) {
-    char err[200] = "";
-    if (gs_place_check(f->p, err, sizeof err) != GS_OK)
-        fail_msg("%s", err);
-}
-
-static bool next(fixture *f) {
-    const bool any = gs_place_next(f->p, f->now_ns, &f->act);
-    check(f);
-    return any;
-}
-
-/* Answers probes until something else is to be done. */
-static bool next_but_probes(fixture *f) {
-    while (next(f)) {
-        if (f->act.kind != GS_PLACE_PROBE)
-            return true;
-        gs_place_probed(f->p, f->act.worker, true, f->now_ns);
-    }
-    return false;
-}
-
-static void start(fixture *f, int n_workers) {
-    assert_int_equal(gs_place_create(&f->cfg, &f->p), GS_OK);
-    gs_place_set_wall(f->p, f->wall_s, f->now_ns);
-    for (int i = 0; i < n_workers; i++)
-        assert_int_equal(gs_place_add(f->p, &f->w[i], f->now_ns, NULL), i);
-    assert_false(next_but_probes(f));
-}
-
-static void stop(fixture *f) {
-    check(f);
-    gs_place_free(f->p);
-}
-
-static void later(fixture *f, int64_t ns) {
-    f->now_ns += ns;
-    f->wall_s = WALL + (f->now_ns - S) / S;
-    gs_place_set_wall(f->p, f->wall_s, f->now_ns);
-}
-
-static int submit(fixture *f, uint64_t id, gs_class cls, int32_t n_prompt, int32_t max_output) {
-    gs_place_desc d = f->desc;
-    d.id = id;
-    d.cls = cls;
-    d.model = d.model ? d.model : 1;
-    d.n_prompt = n_prompt;
-    d.max_output = max_output;
-    d.arrival_ns = f->now_ns;
-    const int rc = gs_place_submit(f->p, &d, f->now_ns);
-    check(f);
-    return rc;
-}
-
-/* The next act has to place that request there. */
-static int32_t expect_placed(fixture *f, uint64_t id, int32_t worker) {
-    assert_true(next_but_probes(f));
-    assert_int_equal(f->act.kind, GS_PLACE_DISPATCH);
-    assert_int_equal(f->act.id, id);
-    assert_int_equal(f->act.worker, worker);
-    return f->act.attempt;
-}
-
-static void expect_waits(fixture *f) {
-    assert_false(next_but_probes(f));
-}
-
-static void end(fixture *f, uint64_t id, int32_t attempt, gs_place_how how) {
-    assert_true(gs_place_end(f->p, id, attempt, how, f->now_ns, &f->over));
-    check(f);
-}
-
-static gs_worker_state state_of(const fixture *f, int32_t worker) {
-    gs_place_view v;
-    gs_place_get_view(f->p, worker, f->now_ns, &v);
-    return v.state;
-}
-
-/* Teaches what a worker takes, with n_seqs requests at a time, each with a prompt of its own. */
-static void teach(fixture *f, int32_t worker, gs_class cls, int64_t ttft_ns, int64_t itl_ns) {
-    static uint64_t id = 1000000;
-    for (int i = 0; i < 12; i++) {
-        f->desc.barred = ~(1u << worker);
-        assert_int_equal(submit(f, ++id, cls, 100, 20), GS_OK);
-        f->desc.barred = 0;
-        const int32_t attempt = expect_placed(f, id, worker);
-        later(f, ttft_ns);
-        assert_true(gs_place_tokens(f->p, id, attempt, 1, f->now_ns));
-        for (int k = 0; k < 19; k++) {
-            later(f, itl_ns);
-            assert_true(gs_place_tokens(f->p, id, attempt, 1, f->now_ns));
-        }
-        end(f, id, attempt, GS_PLACE_DONE);
-    }
 }
 
 /* ---- where ------------------------------------------------------------------------------------*/
@@ -544,8 +387,8 @@ static void test_who_has_used_less_goes_first(void **state) {
     f->w[PC].fallback = GS_FALLBACK_WAIT;
     f->w[PC].max_seqs = 1;
     start(f, 2);
-    gs_place_set_counter(f->p, 1, 5e9);
-    gs_place_set_counter(f->p, 2, 1e9);
+    gs_place_set_counter(f->p, 1, 5e9, 1.0);
+    gs_place_set_counter(f->p, 2, 1e9, 1.0);
     f->desc.person = 1;
     for (uint64_t id = 1; id <= 3; id++)
         assert_int_equal(submit(f, id, GS_CLASS_BACKGROUND, 100, 100), GS_OK);
@@ -567,6 +410,77 @@ static void test_who_has_used_less_goes_first(void **state) {
     assert_int_equal(submit(f, 8, GS_CLASS_BACKGROUND, 100, 100), GS_OK);
     expect_placed(f, 7, LOCAL); /* classes first */
     expect_placed(f, 8, PC);
+    stop(f);
+}
+
+static void run_one(fixture *f, uint64_t id, uint32_t person, int64_t ns) {
+    f->desc.person = person;
+    assert_int_equal(submit(f, id, GS_CLASS_BACKGROUND, 100, 100), GS_OK);
+    const int32_t attempt = expect_placed(f, id, PC);
+    later(f, ns);
+    end(f, id, attempt, GS_PLACE_DONE);
+}
+
+/* Which of two that wait goes first: the first one's id is the lower one, and it came first. */
+static uint64_t who_is_first(fixture *f, uint64_t id, uint32_t one, uint32_t other) {
+    f->desc.person = 3;
+    assert_int_equal(submit(f, id, GS_CLASS_BACKGROUND, 100, 100), GS_OK);
+    const int32_t attempt = expect_placed(f, id, PC);
+    f->desc.person = one;
+    assert_int_equal(submit(f, id + 1, GS_CLASS_BACKGROUND, 100, 100), GS_OK);
+    f->desc.person = other;
+    assert_int_equal(submit(f, id + 2, GS_CLASS_BACKGROUND, 100, 100), GS_OK);
+    expect_waits(f);
+    end(f, id, attempt, GS_PLACE_DONE);
+    assert_true(next_but_probes(f));
+    const uint64_t first = f->act.id;
+    gs_place_cancel(f->p, id + 1, f->now_ns, &f->over);
+    gs_place_cancel(f->p, id + 2, f->now_ns, &f->over);
+    expect_waits(f);
+    return first;
+}
+
+/* One account: what the worker did counts at once, by weight, and is not counted again when the
+ * scheduler has heard of it; what this machine did counts when the scheduler tells. */
+static void test_the_account_is_one(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->w[PC].prefers = BIT(BACKGROUND);
+    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    f->w[PC].max_seqs = 1;
+    start(f, 2);
+    run_one(f, 1, 1, 10 * S);
+    run_one(f, 2, 2, 8 * S);
+    assert_int_equal(who_is_first(f, 10, 1, 2), 12);
+    gs_place_set_counter(f->p, 1, 10e9, 1.0);
+    gs_place_set_counter(f->p, 2, 8e9, 1.0);
+    assert_int_equal(who_is_first(f, 20, 1, 2), 22);
+    run_one(f, 3, 2, S); /* 10 to 9 */
+    assert_int_equal(who_is_first(f, 30, 1, 2), 32);
+    gs_place_set_counter(f->p, 2, 11e9, 1.0); /* two seconds at this machine */
+    assert_int_equal(who_is_first(f, 40, 1, 2), 41);
+    gs_place_set_counter(f->p, 1, 10e9, 4.0);
+    run_one(f, 4, 1, 3 * S); /* is worth 0.75 s */
+    assert_int_equal(who_is_first(f, 50, 1, 2), 51);
+    run_one(f, 5, 1, 3 * S);
+    assert_int_equal(who_is_first(f, 60, 1, 2), 62);
+    stop(f);
+}
+
+/* Who was away for a week does not have the worker for a week: a minute's worth, at most. */
+static void test_what_was_saved_up_is_bounded(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->w[PC].prefers = BIT(BACKGROUND);
+    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    f->w[PC].max_seqs = 1;
+    start(f, 2);
+    gs_place_set_counter(f->p, 1, 7 * 86400e9, 1.0);
+    gs_place_set_counter(f->p, 3, 7 * 86400e9, 1.0);
+    assert_int_equal(who_is_first(f, 10, 1, 2), 12);
+    for (uint64_t id = 20; id < 27; id++)
+        run_one(f, id, 2, 9 * S);
+    assert_int_equal(who_is_first(f, 30, 1, 2), 31);
     stop(f);
 }
 
@@ -632,360 +546,6 @@ static void test_seats_of_a_worker_are_learned(void **state) {
     stop(f);
 }
 
-/* ---- faults -----------------------------------------------------------------------------------*/
-
-static void test_retry_once_on_each_worker(void **state) {
-    (void)state;
-    fixture *f = make();
-    f->w[LOCAL].models[0].model = 2;
-    start(f, 3);
-    assert_int_equal(submit(f, 1, GS_CLASS_CHAT, 100, 20), GS_OK);
-    assert_true(next_but_probes(f));
-    const int32_t first = f->act.worker;
-    end(f, 1, 1, GS_PLACE_FAULT);
-    assert_true(f->over.again);
-    assert_int_equal(f->over.charged_ns, 0);
-    /* What the first attempt still says is dropped. */
-    assert_false(gs_place_tokens(f->p, 1, 1, 1, f->now_ns));
-    assert_false(gs_place_end(f->p, 1, 1, GS_PLACE_DONE, f->now_ns, &f->over));
-    assert_int_equal(expect_placed(f, 1, first == PC ? NUC : PC), 2);
-    assert_int_equal(f->act.why, GS_PLACE_WHY_RETRY);
-    end(f, 1, 2, GS_PLACE_FAULT);
-    assert_false(f->over.again); /* nobody is left */
-    assert_false(gs_place_cancel(f->p, 1, f->now_ns, &f->over));
-    stop(f);
-}
-
-static void test_no_retry_after_the_first_token(void **state) {
-    (void)state;
-    fixture *f = make();
-    start(f, 3);
-    f->desc.barred = 1u << LOCAL;
-    f->desc.can_continue = true;
-    assert_int_equal(submit(f, 1, GS_CLASS_CHAT, 100, 20), GS_OK);
-    assert_true(next_but_probes(f));
-    gs_place_tokens(f->p, 1, 1, 3, f->now_ns);
-    end(f, 1, 1, GS_PLACE_FAULT);
-    assert_false(f->over.again);
-    stop(f);
-}
-
-/* The same model file elsewhere goes on with the text so far; another one can't. */
-static void test_an_answer_is_continued_by_the_same_file(void **state) {
-    (void)state;
-    fixture *f = make();
-    for (int i = 0; i < 3; i++)
-        f->w[i].models[0].file = i == PC ? 5 : 6;
-    start(f, 3);
-    f->desc.can_continue = true;
-    f->desc.barred = 1u << LOCAL | 1u << PC;
-    assert_int_equal(submit(f, 1, GS_CLASS_CHAT, 100, 20), GS_OK);
-    expect_placed(f, 1, NUC);
-    f->desc.barred = 0;
-    gs_place_tokens(f->p, 1, 1, 3, f->now_ns);
-    end(f, 1, 1, GS_PLACE_FAULT);
-    assert_false(f->over.again); /* it was barred from the others */
-    f->desc.barred = 1u << LOCAL;
-    later(f, S);
-    assert_int_equal(submit(f, 2, GS_CLASS_CHAT, 100, 20), GS_OK);
-    gs_place_drain(f->p, NUC, true, f->now_ns);
-    expect_placed(f, 2, PC);
-    gs_place_drain(f->p, NUC, false, f->now_ns);
-    gs_place_tokens(f->p, 2, 1, 3, f->now_ns);
-    end(f, 2, 1, GS_PLACE_FAULT);
-    assert_false(f->over.again); /* no other has file 5 */
-    f->desc.barred = 1u << PC;
-    gs_place_drain(f->p, LOCAL, true, f->now_ns);
-    assert_int_equal(submit(f, 3, GS_CLASS_CHAT, 100, 20), GS_OK);
-    expect_placed(f, 3, NUC);
-    gs_place_drain(f->p, LOCAL, false, f->now_ns);
-    gs_place_tokens(f->p, 3, 1, 7, f->now_ns);
-    end(f, 3, 1, GS_PLACE_FAULT);
-    assert_true(f->over.again);
-    expect_placed(f, 3, LOCAL);
-    assert_int_equal(f->act.why, GS_PLACE_WHY_CONTINUE);
-    assert_int_equal(f->act.n_output, 7);
-    assert_int_equal(f->act.attempt, 2);
-    stop(f);
-}
-
-static void test_a_request_that_is_wrong_is_not_retried(void **state) {
-    (void)state;
-    fixture *f = make();
-    start(f, 3);
-    f->desc.barred = 1u << LOCAL;
-    assert_int_equal(submit(f, 1, GS_CLASS_CHAT, 100, 20), GS_OK);
-    assert_true(next_but_probes(f));
-    const int32_t worker = f->act.worker;
-    end(f, 1, 1, GS_PLACE_BAD_REQUEST);
-    assert_false(f->over.again);
-    assert_int_equal(state_of(f, worker), GS_WORKER_UP);
-    stop(f);
-}
-
-/* It accepts and says nothing, not even to probes: after its time-out, once, all go elsewhere. */
-static void test_a_hung_worker_costs_its_time_out_once(void **state) {
-    (void)state;
-    fixture *f = make();
-    f->cfg.local_only = 0;
-    f->w[PC].takes = f->w[PC].prefers = BIT(VOICE);
-    f->w[PC].fallback = GS_FALLBACK_MOVE;
-    start(f, 2);
-    teach(f, PC, GS_CLASS_VOICE, 50 * MS, 10 * MS);
-    later(f, 3600 * S);
-    const int64_t came_ns = f->now_ns;
-    assert_int_equal(submit(f, 1, GS_CLASS_VOICE, 100, 20), GS_OK);
-    assert_true(next(f));
-    assert_int_equal(f->act.kind, GS_PLACE_DISPATCH);
-    assert_int_equal(f->act.worker, PC);
-    assert_true(next(f)); /* it has not been heard of for long: a probe goes along */
-    assert_int_equal(f->act.kind, GS_PLACE_PROBE);
-    bool aborted = false;
-    while (!aborted) {
-        assert_false(next(f));
-        assert_true(gs_place_wake_ns(f->p) > f->now_ns);
-        later(f, gs_place_wake_ns(f->p) - f->now_ns);
-        aborted = next(f) && f->act.kind == GS_PLACE_ABORT;
-    }
-    assert_false(f->act.over);
-    assert_int_equal(f->now_ns - came_ns, f->w[PC].probe_timeout_ns);
-    expect_placed(f, 1, LOCAL);
-    assert_int_equal(f->act.why, GS_PLACE_WHY_RETRY);
-    assert_int_equal(state_of(f, PC), GS_WORKER_OPEN);
-    /* The next one does not go there at all. */
-    assert_int_equal(submit(f, 2, GS_CLASS_VOICE, 100, 20), GS_OK);
-    expect_placed(f, 2, LOCAL);
-    assert_int_equal(f->act.why, GS_PLACE_WHY_FALLBACK);
-    /* The answer that comes after all is not its own any more. */
-    assert_false(gs_place_tokens(f->p, 1, 1, 5, f->now_ns));
-    stop(f);
-}
-
-/* A probe that fails while answers stream is a busy worker's; one that fails in silence ends what
- * is there, and later probes let it back in. */
-static void test_probes_that_fail(void **state) {
-    (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
-    start(f, 2);
-    assert_int_equal(submit(f, 1, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    expect_placed(f, 1, PC);
-    later(f, S);
-    assert_true(next(f));
-    assert_int_equal(f->act.kind, GS_PLACE_PROBE);
-    later(f, 100 * MS);
-    gs_place_tokens(f->p, 1, 1, 1, f->now_ns);
-    gs_place_probed(f->p, PC, false, f->now_ns);
-    assert_int_equal(state_of(f, PC), GS_WORKER_UP);
-    later(f, S);
-    assert_true(next(f));
-    assert_int_equal(f->act.kind, GS_PLACE_PROBE);
-    gs_place_probed(f->p, PC, false, f->now_ns);
-    assert_int_equal(state_of(f, PC), GS_WORKER_OPEN);
-    assert_true(next(f));
-    assert_int_equal(f->act.kind, GS_PLACE_ABORT);
-    assert_true(f->act.over); /* it had begun to answer */
-    assert_true(f->act.charged_ns > 0);
-    /* With work waiting it is asked again when its time has come. */
-    assert_int_equal(submit(f, 2, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    assert_false(next(f));
-    later(f, gs_place_wake_ns(f->p) - f->now_ns);
-    assert_true(next(f));
-    assert_int_equal(f->act.kind, GS_PLACE_PROBE);
-    assert_int_equal(state_of(f, PC), GS_WORKER_PROBING);
-    gs_place_probed(f->p, PC, true, f->now_ns);
-    expect_placed(f, 2, PC);
-    stop(f);
-}
-
-/* It answers probes but not this request: an interactive one goes elsewhere when it is late. */
-static void test_a_late_attempt_goes_elsewhere(void **state) {
-    (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(CHAT);
-    start(f, 2);
-    teach(f, PC, GS_CLASS_CHAT, 500 * MS, 10 * MS);
-    assert_int_equal(submit(f, 1, GS_CLASS_CHAT, 100, 20), GS_OK);
-    expect_placed(f, 1, PC);
-    const int64_t came_ns = f->now_ns;
-    while (!next_but_probes(f))
-        later(f, 100 * MS);
-    assert_int_equal(f->act.kind, GS_PLACE_ABORT);
-    assert_false(f->act.over);
-    assert_true(f->now_ns - came_ns > 3 * S && f->now_ns - came_ns < 6 * S);
-    expect_placed(f, 1, LOCAL);
-    stop(f);
-}
-
-/* Three requests fail, though probes are answered: the breaker opens. */
-static void test_failing_requests_open_the_breaker(void **state) {
-    (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    start(f, 2);
-    for (uint64_t id = 1; id <= 3; id++) {
-        assert_int_equal(submit(f, id, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-        end(f, id, expect_placed(f, id, PC), GS_PLACE_FAULT);
-        assert_true(f->over.again);
-        later(f, S);
-        expect_placed(f, id, LOCAL);
-    }
-    assert_int_equal(state_of(f, PC), GS_WORKER_OPEN);
-    gs_place_view v;
-    gs_place_get_view(f->p, PC, f->now_ns, &v);
-    assert_int_equal(v.n_faults, 3);
-    assert_int_equal(v.n_moved, 3);
-    stop(f);
-}
-
-/* An interactive request does not wait for hours for who is not there; background does. */
-static void test_who_can_never_be_served_is_told(void **state) {
-    (void)state;
-    fixture *f = make();
-    f->w[LOCAL].models[0].model = 2;
-    start(f, 2);
-    gs_place_drain(f->p, PC, true, f->now_ns);
-    assert_int_equal(submit(f, 1, GS_CLASS_CHAT, 100, 20), GS_OK);
-    assert_int_equal(submit(f, 2, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    expect_waits(f);
-    later(f, gs_place_wake_ns(f->p) - f->now_ns);
-    assert_true(next_but_probes(f));
-    assert_int_equal(f->act.kind, GS_PLACE_REFUSE);
-    assert_int_equal(f->act.id, 1);
-    later(f, 3600 * S);
-    expect_waits(f);
-    gs_place_remove(f->p, PC, f->now_ns);
-    assert_true(next_but_probes(f));
-    assert_int_equal(f->act.kind, GS_PLACE_REFUSE);
-    assert_int_equal(f->act.id, 2);
-    assert_true(next_but_probes(f));
-    assert_int_equal(f->act.kind, GS_PLACE_GONE);
-    stop(f);
-}
-
-/* ---- hours ------------------------------------------------------------------------------------*/
-
-static void set_hours(fixture *f, const char *text) {
-    char err[100];
-    assert_int_equal(gs_schedule_parse(text, &f->w[PC].hours, err, sizeof err), GS_OK);
-}
-
-/* Work waits for the window; two minutes ahead the worker is switched on, once. */
-static void test_power_on_ahead_of_the_hours(void **state) {
-    (void)state;
-    fixture *f = make();
-    set_hours(f, "22:00-07:00");
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
-    f->w[PC].can_power_on = true;
-    start(f, 2);
-    assert_int_equal(state_of(f, PC), GS_WORKER_AWAY);
-    later(f, 1800 * S);
-    expect_waits(f);
-    assert_int_equal(submit(f, 1, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    expect_waits(f);
-    later(f, gs_place_wake_ns(f->p) - f->now_ns);
-    assert_int_equal(f->wall_s, WALL + 2 * 3600 - 120);
-    assert_true(next_but_probes(f));
-    assert_int_equal(f->act.kind, GS_PLACE_POWER_ON);
-    assert_int_equal(f->act.worker, PC);
-    expect_waits(f);
-    later(f, 120 * S);
-    expect_placed(f, 1, PC); /* it was probed first: it had been off */
-    gs_place_view v;
-    gs_place_get_view(f->p, PC, f->now_ns, &v);
-    assert_true(v.n_probes >= 1);
-    stop(f);
-}
-
-static void test_nothing_waits_nothing_is_switched_on(void **state) {
-    (void)state;
-    fixture *f = make();
-    set_hours(f, "22:00-07:00");
-    f->w[PC].can_power_on = true;
-    start(f, 2);
-    for (int i = 0; i < 48; i++) {
-        later(f, 1800 * S);
-        assert_true(!next_but_probes(f));
-    }
-    stop(f);
-}
-
-/* Before its hours end it gets no more, and nothing that would not be done by then. */
-static void test_drained_before_the_hours_end(void **state) {
-    (void)state;
-    fixture *f = make();
-    set_hours(f, "19:00-21:00");
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
-    start(f, 2);
-    teach(f, PC, GS_CLASS_BACKGROUND, 100 * MS, 10 * MS);
-    later(f, 3600 * S - 100 * S - (f->now_ns - S));
-    assert_int_equal(submit(f, 1, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    int32_t attempt = expect_placed(f, 1, PC);
-    end(f, 1, attempt, GS_PLACE_DONE);
-    /* A prompt of two minutes. */
-    assert_int_equal(submit(f, 2, GS_CLASS_BACKGROUND, 7000, 20), GS_OK);
-    assert_int_equal(submit(f, 3, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    gs_place_view v;
-    gs_place_get_view(f->p, PC, f->now_ns, &v);
-    if (gs_worker_cost_ttft(&v.cost[0], 7000) < 100e9)
-        gs_place_cancel(f->p, 2, f->now_ns, &f->over);
-    attempt = expect_placed(f, 3, PC);
-    later(f, 50 * S);
-    assert_int_equal(submit(f, 4, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    expect_waits(f); /* the last minute */
-    gs_place_tokens(f->p, 3, attempt, 20, f->now_ns);
-    end(f, 3, attempt, GS_PLACE_DONE);
-    later(f, 60 * S);
-    expect_waits(f);
-    assert_int_equal(state_of(f, PC), GS_WORKER_AWAY);
-    stop(f);
-}
-
-/* A class has hours of its own at a worker. */
-static void test_class_hours(void **state) {
-    (void)state;
-    fixture *f = make();
-    char err[100];
-    assert_int_equal(
-        gs_schedule_parse("21:00-22:00", &f->w[PC].class_hours[GS_CLASS_BACKGROUND], err, 100),
-        GS_OK);
-    f->w[LOCAL].models[0].model = 2;
-    start(f, 2);
-    assert_int_equal(submit(f, 1, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
-    assert_int_equal(submit(f, 2, GS_CLASS_CHAT, 100, 20), GS_OK);
-    expect_placed(f, 2, PC);
-    gs_place_tokens(f->p, 2, 1, 1, f->now_ns);
-    end(f, 2, 1, GS_PLACE_DONE);
-    expect_waits(f);
-    later(f, 3600 * S);
-    expect_placed(f, 1, PC);
-    stop(f);
-}
-
-/* The night in which clocks go forward: 03:30 on the wall is half an hour after 02:00. */
-static void test_hours_follow_the_wall(void **state) {
-    (void)state;
-    fixture *f = make();
-    f->cfg.local = spring;
-    set_hours(f, "03:30-05:00");
-    start(f, 2);
-    gs_place_view v;
-    gs_place_get_view(f->p, PC, f->now_ns, &v);
-    assert_int_equal(v.change_ns - f->now_ns, (6 * 3600 + 1800) * S);
-    later(f, v.change_ns - f->now_ns);
-    assert_false(next_but_probes(f));
-    gs_place_get_view(f->p, PC, f->now_ns, &v);
-    assert_int_equal(v.state, GS_WORKER_UP);
-    assert_int_equal(v.change_ns - f->now_ns, 5400 * S);
-    /* Somebody sets the clock back by two hours: it is closed at once. */
-    gs_place_set_wall(f->p, f->wall_s - 7200, f->now_ns);
-    assert_int_equal(state_of(f, PC), GS_WORKER_AWAY);
-    stop(f);
-}
-
 /* ---- accounts, workers that come and go -------------------------------------------------------*/
 
 /* Charges sum to the time the worker was busy, at its price. */
@@ -1045,6 +605,13 @@ static void test_workers_come_and_go(void **state) {
     assert_int_equal(submit(f, 2, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
     expect_placed(f, 2, LOCAL);
     assert_int_equal(state_of(f, PC), GS_WORKER_DRAINING);
+    /* Another one of its name beside it, while it finishes. */
+    assert_int_equal(gs_place_add(f->p, &f->w[PC], f->now_ns, NULL), NUC);
+    assert_int_equal(gs_place_find(f->p, "pc"), NUC);
+    gs_place_remove(f->p, NUC, f->now_ns);
+    assert_true(next_but_probes(f));
+    assert_int_equal(f->act.kind, GS_PLACE_GONE);
+    assert_int_equal(f->act.worker, NUC);
     gs_place_tokens(f->p, 1, 1, 20, f->now_ns);
     end(f, 1, 1, GS_PLACE_DONE); /* what it has it finishes */
     assert_true(next_but_probes(f));
@@ -1123,22 +690,10 @@ int main(void) {
         cmocka_unit_test(test_prompts_do_not_pile_up),
         cmocka_unit_test(test_streams_there_keep_their_gaps),
         cmocka_unit_test(test_who_has_used_less_goes_first),
+        cmocka_unit_test(test_the_account_is_one),
+        cmocka_unit_test(test_what_was_saved_up_is_bounded),
         cmocka_unit_test(test_busy_is_not_a_fault),
         cmocka_unit_test(test_seats_of_a_worker_are_learned),
-        cmocka_unit_test(test_retry_once_on_each_worker),
-        cmocka_unit_test(test_no_retry_after_the_first_token),
-        cmocka_unit_test(test_an_answer_is_continued_by_the_same_file),
-        cmocka_unit_test(test_a_request_that_is_wrong_is_not_retried),
-        cmocka_unit_test(test_a_hung_worker_costs_its_time_out_once),
-        cmocka_unit_test(test_probes_that_fail),
-        cmocka_unit_test(test_a_late_attempt_goes_elsewhere),
-        cmocka_unit_test(test_failing_requests_open_the_breaker),
-        cmocka_unit_test(test_who_can_never_be_served_is_told),
-        cmocka_unit_test(test_power_on_ahead_of_the_hours),
-        cmocka_unit_test(test_nothing_waits_nothing_is_switched_on),
-        cmocka_unit_test(test_drained_before_the_hours_end),
-        cmocka_unit_test(test_class_hours),
-        cmocka_unit_test(test_hours_follow_the_wall),
         cmocka_unit_test(test_charges_sum_to_the_time),
         cmocka_unit_test(test_workers_come_and_go),
         cmocka_unit_test(test_an_idle_worker_costs_nothing),
