@@ -12,6 +12,7 @@
 
 #include "api/params.h"
 #include "base/err.h"
+#include "base/replace.h"
 #include "base/jsonw.h"
 #include "base/log.h"
 #include "base/rng.h"
@@ -443,45 +444,11 @@ int gs_keys_write(const gs_keys *keys, gs_buf *out) {
     return out->failed ? GS_ERR_NOMEM : 0;
 }
 
-static int write_all(int fd, const char *data, size_t n) {
-    while (n > 0) {
-        ssize_t k = gs_write(fd, data, n);
-        if (k < 0)
-            return -1;
-        data += k;
-        n -= (size_t)k;
-    }
-    return fsync(fd);
-}
-
-/* Who may read the folder's other files may read this one: root adds keys for a service. */
-static void give_to_owner_of(const char *path, int fd) {
-    char folder[4200];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
-             slash ? path : ".");
-    gs_give_to_owner(fd, folder);
-}
-
-/* A new file takes the old one's place, so that a crash leaves the one or the other. */
 int gs_keys_save(const char *path, const gs_keys *k, char *err, size_t errlen) {
-    char part[4200];
     gs_buf text = {0};
     int rc = gs_keys_write(k, &text);
-    if (rc != 0 || snprintf(part, sizeof(part), "%s.new", path) >= (int)sizeof(part)) {
-        gs_buf_deinit(&text);
-        return gs_fail(err, errlen, rc ? rc : GS_ERR_TOO_LARGE, "%s: can't be written", path);
-    }
-    unlink(part); /* of a run that was killed; a link must not be followed */
-    int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || write_all(fd, text.data, text.len) != 0 || rename(part, path) != 0)
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: can't be written: %s", path, strerror(errno));
-    if (fd >= 0 && rc == 0)
-        give_to_owner_of(path, fd);
-    if (fd >= 0)
-        close(fd);
-    if (fd >= 0 && rc != 0)
-        unlink(part);
+    rc = rc == 0 ? gs_replace_file(path, text.data, text.len, err, errlen)
+                 : gs_fail(err, errlen, rc, "%s: can't be written", path);
     gs_buf_deinit(&text);
     return rc;
 }

@@ -110,6 +110,7 @@ typedef struct gs_config_worker {
 #define X(name_, kind, def, min, max, choices, help) GS_CONFIG_TYPE_##kind name_;
     GS_CONFIG_WORKER_OPTIONS(X)
 #undef X
+    char *added; /* by command: the JSON object that it was added with. NULL: it is the file's */
 } gs_config_worker;
 
 #define GS_CONFIG_MAX_WORKERS 16
@@ -183,6 +184,9 @@ void gs_config_wipe_secrets(gs_config *cfg, int argc, char **argv);
  * of the options or of the keys' file (has_keys). */
 int gs_config_check_serve(const gs_config *cfg, bool has_keys, char *err, size_t errlen);
 
+/* Reads the file that cfg came from once more, into *out, which is to be deinit'ed in every case:
+ * what it says now, without flags and environment. GS_ERR_NOT_FOUND: there was none. */
+int gs_config_reread(const gs_config *cfg, gs_config *out, char *err, size_t errlen);
 /* Sets one option from text (replaces lists). The value stays as it was on failure. */
 int gs_config_set(gs_config *cfg, const char *name, const char *value, char *err, size_t errlen);
 /* Reads the text of a configuration file; where is its name for messages. */
@@ -198,6 +202,9 @@ int gs_config_worker_copy(const gs_config_worker *w, gs_config_worker *out);
 /* One setting from text, as the file has it. Errors name worker and setting. */
 int gs_config_worker_set(gs_config_worker *w, const char *key, const char *value, char *err,
                          size_t errlen);
+/* Makes the list's room for one more and takes *w into it. GS_ERR_OVERLOADED, GS_ERR_NOMEM: *w is
+ * the caller's. */
+int gs_config_worker_append(gs_config *cfg, gs_config_worker *w);
 /* Whether it says all that is needed, and nothing that contradicts itself. */
 int gs_config_worker_check(const gs_config_worker *w, char *err, size_t errlen);
 /* The rows of its table; NULL: no more. section, alias and flags are empty. */

@@ -228,22 +228,16 @@ static void on_model(reader *r, const char *section, const char *key, const char
 
 /* The worker of that name, made when it is new; NULL after a failure. */
 static gs_config_worker *worker_of(reader *r, const char *name) {
-    gs_config *c = r->cfg;
-    char why[256];
+    const gs_config *c = r->cfg;
+    gs_config_worker w;
+    char why[256] = "too many workers";
     for (size_t i = 0; i < c->n_workers; i++)
         if (strcmp(c->workers[i].name, name) == 0)
             return &c->workers[i];
-    gs_config_worker *more = NULL;
-    if (c->n_workers < GS_CONFIG_MAX_WORKERS)
-        more = gs_realloc(c->workers, (c->n_workers + 1) * sizeof *more);
-    if (!more) {
-        reader_fail(r, "too many workers");
-        return NULL;
-    }
-    c->workers = more;
-    gs_config_worker *w = &c->workers[c->n_workers++];
-    if (gs_config_worker_init(w, name, why, sizeof why) == GS_OK)
-        return w;
+    if (gs_config_worker_init(&w, name, why, sizeof why) == GS_OK &&
+        gs_config_worker_append(r->cfg, &w) == GS_OK)
+        return &c->workers[c->n_workers - 1];
+    gs_config_worker_deinit(&w);
     reader_fail(r, why);
     return NULL;
 }
@@ -364,6 +358,16 @@ int gs_config_read_file(gs_config *cfg, const char *path, char *err, size_t errl
     }
     gs_buf_deinit(&text);
     return rc;
+}
+
+int gs_config_reread(const gs_config *cfg, gs_config *out, char *err, size_t errlen) {
+    const int rc = gs_config_init(out);
+    if (rc != GS_OK)
+        return gs_fail(err, errlen, rc, "out of memory");
+    if (!cfg->file)
+        return gs_fail(err, errlen, GS_ERR_NOT_FOUND,
+                       "the server was started without a configuration file");
+    return gs_config_read_file(out, cfg->file, err, errlen);
 }
 
 /* Keys are printable ASCII without blanks and commas, as HTTP headers and lists want them. */

@@ -350,6 +350,8 @@
     "This step, counted from 1, does not come back. 0: none.")                                     \
   X(fake, hang_every, INT, NULL, "0", 0, 2147483647, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,   \
     "And from then on each time after so many steps. 0: not again.")                               \
+  X(fake, hang_beside, INT, NULL, "0", 0, 2147483647, NULL, GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,  \
+    "Of steps that run beside others this one, counted from 1, does not come back. 0: none.")      \
   X(fake, crash_at_step, INT, NULL, "0", 0, 2147483647, NULL,                                      \
     GS_CONFIG_STARTUP | GS_CONFIG_HIDDEN,                                                          \
     "In this step, counted from 1, the process is aborted. 0: none.")                              \

@@ -54,7 +54,20 @@ void gs_config_worker_deinit(gs_config_worker *w) {
     for (size_t i = 0; i < N_OPTIONS; i++)
         gs_config_value_free(&options[i], field(w, &options[i]));
     gs_free(w->name);
+    gs_free(w->added);
     *w = (gs_config_worker){0};
+}
+
+int gs_config_worker_append(gs_config *cfg, gs_config_worker *w) {
+    if (cfg->n_workers == GS_CONFIG_MAX_WORKERS)
+        return GS_ERR_OVERLOADED;
+    gs_config_worker *more = gs_realloc(cfg->workers, (cfg->n_workers + 1) * sizeof *more);
+    if (!more)
+        return GS_ERR_NOMEM;
+    cfg->workers = more;
+    cfg->workers[cfg->n_workers++] = *w;
+    *w = (gs_config_worker){0};
+    return GS_OK;
 }
 
 static int copy_list(const gs_config_list *from, gs_config_list *to) {
@@ -71,7 +84,8 @@ int gs_config_worker_copy(const gs_config_worker *w, gs_config_worker *out) {
     int rc = GS_OK;
     *out = *w; /* the numbers; what is owned is made anew */
     out->name = gs_strdup(w->name);
-    if (!out->name)
+    out->added = w->added ? gs_strdup(w->added) : NULL;
+    if (!out->name || (w->added && !out->added))
         rc = GS_ERR_NOMEM;
     for (size_t i = 0; i < N_OPTIONS; i++) {
         const gs_config_option *o = &options[i];
