@@ -32,7 +32,8 @@ struct gs_http_fetch {
     size_t n_bytes;   /* that came */
     size_t n_head;    /* of them, before the body */
     size_t budget;    /* of the rate: bytes that may come until the next tick */
-    bool held;        /* nothing is read until then */
+    bool held;        /* nothing is read until then, */
+    bool paused;      /* or until the caller says so */
     char in[65536];
 };
 
@@ -323,15 +324,24 @@ static void decrypt(gs_http_fetch *f, const char *bytes, size_t n) {
         on_eof(f);
 }
 
+static void hold(gs_http_fetch *f) {
+    f->held = true;
+    uv_read_stop((uv_stream_t *)&f->tcp);
+}
+
 /* Whether more may come before the next tick. */
 static void spend(gs_http_fetch *f, size_t n) {
     if (f->cfg.limits.rate == 0)
         return;
     f->budget -= n < f->budget ? n : f->budget;
-    if (f->budget == 0 && !f->over) {
-        f->held = true;
-        uv_read_stop((uv_stream_t *)&f->tcp);
-    }
+    if (f->budget == 0 && !f->over)
+        hold(f);
+}
+
+void gs_http_fetch_pause(gs_http_fetch *f, bool paused) {
+    f->paused = paused;
+    if (paused && f->sent && !f->over)
+        hold(f);
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
@@ -380,7 +390,11 @@ static void on_tick(uv_timer_t *h) {
     const gs_http_limits *l = &f->cfg.limits;
     const int64_t limit_ms = !f->sent ? l->connect_ms : f->in_body ? l->silence_ms : l->head_ms;
     f->budget = l->rate / (1000 / TICK_MS) + 1;
-    if (f->held) { /* its silence is ours */
+    if (f->paused) {
+        f->since_ns = gs_now_ns();
+        if (f->sent)
+            hold(f);
+    } else if (f->held) { /* its silence is ours */
         f->held = false;
         f->since_ns = gs_now_ns();
         if (uv_read_start((uv_stream_t *)&f->tcp, on_alloc, on_read) != 0)

@@ -67,6 +67,9 @@ int gs_http_url_parse(uv_loop_t *loop, const char *text, gs_http_url *out, char 
                       size_t errlen);
 /* NULL: out of memory, or no socket. */
 gs_http_fetch *gs_http_fetch_start(uv_loop_t *loop, const gs_http_fetch_config *cfg);
+/* Nothing more is read from it, so the server has to stop writing in the end, and no limit of time
+ * counts; or again. Needs limits.rate. Also from inside a callback but on_end. */
+void gs_http_fetch_pause(gs_http_fetch *f, bool paused);
 /* Resets the connection; nothing is called any more. Also from inside a callback. */
 void gs_http_fetch_cancel(gs_http_fetch *f);
 /* From on_head on, of the answer: the value of a header (name in lower case), or NULL. */

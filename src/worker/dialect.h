@@ -23,8 +23,6 @@ typedef struct gs_worker_dialect {
     /* A member that keeps persons apart in its prefix cache; NULL: there is none, and the cache is
      * everybody's who may use the worker. */
     const char *cache_salt;
-    /* POST: text in that member -> the ids as "tokens". NULL: it can't. */
-    const char *tokenize_path, *tokenize_member;
     /* GET metrics_path: gauges of what it runs and what waits in it; NULL: it has none. */
     const char *metrics_path, *running, *waiting;
 } gs_worker_dialect;

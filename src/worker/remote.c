@@ -52,6 +52,10 @@ void gs_remote_cancel(gs_remote *x) {
         remote_free(x);
 }
 
+void gs_remote_pause(gs_remote *x, bool paused) {
+    gs_http_fetch_pause(x->fetch, paused);
+}
+
 /* The last use of x. */
 static void finish(gs_remote *x, int code) {
     gs_remote_end e = x->end;

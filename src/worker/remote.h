@@ -43,7 +43,7 @@ typedef struct gs_remote_end {
     int status;                /* its HTTP status; 0: none came */
     const char *finish_reason; /* static: "stop", "length", "tool_calls" */
     gs_remote_usage usage;
-    int32_t retry_after_s; /* with OVERLOADED, as it asks; 0: it does not */
+    int32_t retry_after_s; /* when to ask again, as far as is known; 0: it is not */
     const char *message;   /* for people, "" without; valid during the call */
 } gs_remote_end;
 
@@ -73,6 +73,9 @@ gs_remote *gs_remote_start(uv_loop_t *loop, const gs_remote_target *to, gs_remot
 /* Closes the connection, by which the server gives up, too. Nothing more is heard. Also from inside
  * a handler, but for end. */
 void gs_remote_cancel(gs_remote *x);
+
+/* Nothing more of the answer is taken, or again; the server waits as long as it likes. */
+void gs_remote_pause(gs_remote *x, bool paused);
 
 /* A path of the server: below its base, or, where the base ends in "/v1" and the path is not of
  * OpenAI's dialect, beside it. */

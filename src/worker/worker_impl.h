@@ -32,6 +32,7 @@ struct gs_workers {
     gs_worker *leaving; /* removed, not yet gone */
     gs_job *jobs;
     uint64_t last_id;
+    uint32_t held; /* classes, as gs_workers_hold */
     char *
         *names; /* [n_names]: of workers and models, for ever; a model's number is its index + 1 */
     int n_names;
@@ -43,6 +44,11 @@ const char *gs_workers_intern(gs_workers *ws, const char *name); /* NULL: no roo
 void gs_workers_pump_soon(gs_workers *ws);
 /* Its list of models has grown, or what it is has become known. */
 void gs_worker_describe(gs_worker *w);
+/* Takes cfg's contents in any case. NULL: out of memory. */
+gs_worker *gs_worker_create(gs_workers *ws, gs_config_worker *cfg);
+void gs_worker_free(gs_worker *w); /* one that was not placed */
+/* Once it is set up: it gets work from now on. As gs_workers_add. */
+int gs_worker_place(gs_worker *w, char *err, size_t errlen);
 /* Frees it once it is gone and nothing of it is under way. */
 void gs_worker_release(gs_worker *w);
 

@@ -15,6 +15,8 @@
 #define WALL_NS      (30 * GS_NS_PER_S) /* hours are looked at so often */
 #define HOLD_OFF_S   1                  /* after "too much to do" without Retry-After */
 #define MAX_HOLD_S   600
+#define RETRY_S      10 /* for a client, where nobody knows when a worker is back */
+#define MAX_RETRY_S  86400
 
 const char *gs_workers_intern(gs_workers *ws, const char *name) {
     for (int i = 0; i < ws->n_names; i++)
@@ -247,12 +249,35 @@ static void dispatch(gs_workers *ws, const gs_place_act *act) {
         start(ws, worker_at(ws, act->worker), j);
 }
 
+/* Why nobody can answer now: what becomes of each worker that has the model. */
+static void say_why(const gs_workers *ws, uint32_t model, char *out, size_t n) {
+    size_t at = (size_t)snprintf(out, n, "no worker for it can be reached");
+    const char *before = ": ";
+    for (const gs_worker *w = ws->first; w && at < n; w = w->next) {
+        gs_place_view v;
+        if (!model_of(w, model))
+            continue;
+        gs_place_get_view(ws->place, w->index, gs_now_ns(), &v);
+        const bool there = v.state == GS_WORKER_UP || v.state == GS_WORKER_SLOW;
+        at += (size_t)snprintf(out + at, n - at, "%s%s %s", before, w->name,
+                               there ? "takes nothing of this kind now"
+                                     : gs_worker_state_sentence(v.state));
+        before = ", ";
+    }
+}
+
 /* The request is no more: it ends with an error. */
-static void refuse(gs_workers *ws, gs_job *j, int code) {
-    const gs_remote_end e = {.code = code,
+static void refuse(gs_workers *ws, gs_job *j, const gs_place_act *act) {
+    char why[200] = "the worker has stopped answering";
+    const int64_t retry_s = act->retry_ns / GS_NS_PER_S + 1;
+    if (act->err != GS_ERR_TIMEOUT)
+        say_why(ws, j->model, why, sizeof(why));
+    const gs_remote_end e = {.code = act->err,
                              .usage = {-1, -1, -1},
-                             .message = code == GS_ERR_TIMEOUT ? "the worker has stopped answering"
-                                                               : "no worker for it can be reached"};
+                             .retry_after_s = act->retry_ns < 0       ? RETRY_S
+                                              : retry_s < MAX_RETRY_S ? (int32_t)retry_s
+                                                                      : MAX_RETRY_S,
+                             .message = why};
     take_off(ws, j);
     j->worker = NULL;
     j->on->end(j, &e);
@@ -267,7 +292,7 @@ static void abort_attempt(gs_workers *ws, const gs_place_act *act) {
     j->remote = NULL;
     charge(ws, j, act->charged_ns);
     if (act->over)
-        refuse(ws, j, act->err);
+        refuse(ws, j, act);
 }
 
 static void forget(gs_workers *ws, int32_t index) {
@@ -293,7 +318,7 @@ static void act_on(gs_workers *ws, const gs_place_act *act) {
         break;
     case GS_PLACE_REFUSE:
         job_of(ws, act->id)->worker_name = NULL;
-        refuse(ws, job_of(ws, act->id), act->err);
+        refuse(ws, job_of(ws, act->id), act);
         break;
     case GS_PLACE_PROBE:
         if (act->worker == ws->local)
@@ -356,6 +381,7 @@ int gs_workers_submit(gs_workers *ws, gs_job *j) {
     uint64_t blocks[MAX_BLOCKS];
     j->id = ++ws->last_id;
     j->predicted_ttft_ns = -1;
+    j->held = ws->held >> j->cls & 1;
     const gs_place_desc d = {
         .id = j->id,
         .cls = j->cls,
@@ -391,6 +417,30 @@ void gs_workers_cancel(gs_workers *ws, gs_job *j) {
     j->remote = NULL;
     if (remote)
         gs_remote_cancel(remote);
+    gs_workers_pump_soon(ws);
+}
+
+static void look_at_pause(gs_job *j) {
+    if (j->remote)
+        gs_remote_pause(j->remote, j->paused || j->held);
+}
+
+void gs_workers_pause(gs_workers *ws, gs_job *j, bool paused) {
+    j->paused = paused;
+    gs_place_pause(ws->place, j->id, paused, gs_now_ns());
+    look_at_pause(j);
+    gs_workers_pump_soon(ws);
+}
+
+void gs_workers_hold(gs_workers *ws, uint32_t classes) {
+    if (classes == ws->held)
+        return;
+    ws->held = classes;
+    gs_place_hold_classes(ws->place, classes, gs_now_ns());
+    for (gs_job *j = ws->jobs; j; j = j->next) {
+        j->held = classes >> j->cls & 1;
+        look_at_pause(j);
+    }
     gs_workers_pump_soon(ws);
 }
 
@@ -438,7 +488,7 @@ void gs_worker_describe(gs_worker *w) {
     gs_workers_pump_soon(w->impl->ws);
 }
 
-static void worker_free(gs_worker *w) {
+void gs_worker_free(gs_worker *w) {
     gs_tls_context_free(w->impl->tls);
     gs_buf_deinit(&w->impl->body);
     gs_config_worker_deinit(&w->cfg);
@@ -448,10 +498,10 @@ static void worker_free(gs_worker *w) {
 
 void gs_worker_release(gs_worker *w) {
     if (!w->impl->probing)
-        worker_free(w);
+        gs_worker_free(w);
 }
 
-static gs_worker *worker_create(gs_workers *ws, gs_config_worker *cfg) {
+gs_worker *gs_worker_create(gs_workers *ws, gs_config_worker *cfg) {
     gs_worker *w = gs_calloc(1, sizeof(*w));
     struct gs_worker_impl *x = gs_calloc(1, sizeof(*x));
     const char *name = gs_workers_intern(ws, cfg->name);
@@ -473,37 +523,37 @@ static gs_worker *worker_create(gs_workers *ws, gs_config_worker *cfg) {
     return w;
 }
 
-static int place_it(gs_worker *w, char *err, size_t errlen) {
+int gs_worker_place(gs_worker *w, char *err, size_t errlen) {
+    gs_workers *ws = w->impl->ws;
+    gs_worker **at = &ws->first;
     const char *field = NULL;
     put_models(w);
-    const int rc = gs_place_add(w->impl->ws->place, &w->impl->desc, gs_now_ns(), &field);
-    if (rc >= 0)
+    const int rc = gs_place_add(ws->place, &w->impl->desc, gs_now_ns(), &field);
+    while (*at)
+        at = &(*at)->next;
+    if (rc >= 0) {
         w->index = rc;
-    else if (rc == GS_ERR_EXISTS)
+        *at = w;
+        gs_workers_pump_soon(ws);
+    } else if (rc == GS_ERR_EXISTS) {
         gs_fail(err, errlen, rc, "there is a worker '%.40s' already", w->name);
-    else
+    } else {
         gs_fail(err, errlen, rc, "worker %s: %s: %s", w->name, field ? field : "it can't be added",
                 gs_err_text(rc));
+    }
     return rc < 0 ? rc : 0;
 }
 
 int gs_workers_add(gs_workers *ws, gs_config_worker *cfg, char *err, size_t errlen) {
-    gs_worker *w = worker_create(ws, cfg);
+    gs_worker *w = gs_worker_create(ws, cfg);
     if (!w)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     int rc = gs_worker_set_up(w, err, errlen);
     if (rc == 0)
-        rc = place_it(w, err, errlen);
-    if (rc != 0) {
-        worker_free(w);
-        return rc;
-    }
-    gs_worker **at = &ws->first;
-    while (*at)
-        at = &(*at)->next;
-    *at = w;
-    gs_workers_pump_soon(ws);
-    return 0;
+        rc = gs_worker_place(w, err, errlen);
+    if (rc != 0)
+        gs_worker_free(w);
+    return rc;
 }
 
 gs_worker *gs_workers_find(const gs_workers *ws, const char *name) {
@@ -527,6 +577,10 @@ int32_t gs_workers_local(const gs_workers *ws) {
 
 const gs_place *gs_workers_place(const gs_workers *ws) {
     return ws->place;
+}
+
+void gs_workers_set_account(gs_workers *ws, uint32_t person, double counter_ns, double weight) {
+    gs_place_set_counter(ws->place, person, counter_ns, weight);
 }
 
 void gs_workers_drain(gs_workers *ws, const gs_worker *w, bool drain) {
@@ -579,6 +633,10 @@ int gs_workers_create(const gs_workers_config *cfg, gs_workers **out, char *err,
         rc = gs_config_worker_copy(&cfg->workers[i], &copy);
         rc = rc == 0 ? gs_workers_add(ws, &copy, err, errlen)
                      : gs_fail(err, errlen, rc, "out of memory");
+        if (rc != 0 && cfg->workers[i].added) { /* no reason not to start */
+            gs_warn("worker", "not there: %s", err);
+            rc = 0;
+        }
     }
     return rc;
 }

@@ -86,6 +86,7 @@ struct gs_job {
     int64_t placed_ns, first_ns, predicted_ttft_ns; /* 0, 0, -1: not yet */
     int64_t charged_ns;
     int32_t n_parts;
+    bool paused, held; /* by somebody; with its class */
 };
 
 typedef struct gs_workers_config {
@@ -113,6 +114,11 @@ bool gs_workers_any(const gs_workers *ws);      /* remote ones */
 /* Adds one while the server runs. Takes cfg's contents in any case. GS_ERR_EXISTS,
  * GS_ERR_INVALID, GS_ERR_OVERLOADED (too many), GS_ERR_IO (a file), GS_ERR_NOMEM. */
 int gs_workers_add(gs_workers *ws, gs_config_worker *cfg, char *err, size_t errlen);
+/* The file's workers are those of list from now on, whose contents are taken in any case: new ones
+ * are added, those that differ changed, the others removed; what runs goes on. All of it, or
+ * nothing with a code and a sentence as of add. Those added by command stay, unless list has their
+ * names. */
+int gs_workers_reload(gs_workers *ws, gs_config_worker *list, size_t n, char *err, size_t errlen);
 /* Remote, by name; NULL: none, or it is being removed. */
 gs_worker *gs_workers_find(const gs_workers *ws, const char *name);
 gs_worker *gs_workers_first(const gs_workers *ws); /* remote; then ->next */
@@ -120,6 +126,8 @@ void gs_workers_drain(gs_workers *ws, const gs_worker *w, bool drain);
 /* It gets nothing more, ends what it has, and is forgotten then. */
 void gs_workers_remove(gs_workers *ws, gs_worker *w);
 const gs_place *gs_workers_place(const gs_workers *ws);
+/* As gs_place_set_counter. */
+void gs_workers_set_account(gs_workers *ws, uint32_t person, double counter_ns, double weight);
 
 /* The number of a model that some remote worker has, there or not, and the name that lives as long
  * as ws. Also for "NAME:latest". False: none has it. */
@@ -133,6 +141,11 @@ uint32_t gs_workers_model_number(gs_workers *ws, const char *name); /* of any na
 int gs_workers_submit(gs_workers *ws, gs_job *j);
 /* Ends it wherever it is; nothing is heard any more. Also from inside taken, part and vector. */
 void gs_workers_cancel(gs_workers *ws, gs_job *j);
+/* It goes nowhere, and nothing more of its answer is taken, or again. Not of one that went to
+ * local. */
+void gs_workers_pause(gs_workers *ws, gs_job *j, bool paused);
+/* The same for classes, 1 << gs_class each, from now on; those at local are the engine's affair. */
+void gs_workers_hold(gs_workers *ws, uint32_t classes);
 /* Of a job that went to local. */
 void gs_workers_local_tokens(gs_workers *ws, gs_job *j, int32_t n);
 void gs_workers_local_end(gs_workers *ws, gs_job *j);
