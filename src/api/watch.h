@@ -10,7 +10,8 @@
  * Twice a second the engine is asked a question that it answers between two steps, on the same
  * queues as all else, so a lost wake-up is found, too. A long step is no stall: what counts is time
  * without any progress of its computation. Time in which this process was stopped or slept counts
- * for a moment only. The service manager hears WATCHDOG=1 while there is progress.
+ * for a moment only. The service manager hears WATCHDOG=1 while there is progress. A step beside
+ * the engine's own (mode split) is watched by its progress alone, and given up likewise.
  *
  * Owner: the event-loop thread.
  */
@@ -35,6 +36,8 @@ typedef struct gs_watch {
     int64_t looked_ns; /* when */
     int64_t silent_ns; /* without progress since the question */
     uint64_t progress; /* as of then */
+    int64_t beside_ns; /* a step beside the engine's own is without progress for so long */
+    uint64_t beside;   /* its progress */
     uint64_t n_restarts;
     int64_t restarts_ns[GS_WATCH_RESTARTS]; /* when, ring by number */
 } gs_watch;

@@ -147,6 +147,7 @@ static int open_fake(gs_loader *l, loaded *x, gs_backend **out, char *err, size_
         .fail_item_step = (uint64_t)c->fake_fail_item_at_step,
         .hang_step = (uint64_t)c->fake_hang_at_step,
         .hang_every = (uint64_t)c->fake_hang_every,
+        .hang_beside = (uint64_t)c->fake_hang_beside,
         .crash_step = (uint64_t)c->fake_crash_at_step,
     };
     if (!l->served.name[0])

@@ -103,10 +103,10 @@ typedef struct gs_backend_ops {
     int (*resume)(gs_backend *b, gs_batch *batch);
     /*
      * A step that does not come back (gs_engine_revive). progress: a number that changes as long as
-     * a step goes on; any thread. park: the engine thread stands still, the step's other threads
-     * are to do the same, for good; false: they don't. restart: on the new engine thread, new ones
-     * take their places; 0, or a code. What the step had begun is as after a step that failed.
-     * park and restart may be NULL: the backend has no threads of its own.
+     * a step goes on; any thread. park: the thread that called forward stands still, the step's
+     * others are to do the same, for good; false: they don't. restart: on the thread that takes its
+     * place, new ones take theirs; 0, or a code. What the step had begun is as after a step that
+     * failed. park and restart may be NULL: the backend has no threads of its own.
      */
     uint64_t (*progress)(const gs_backend *b);
     bool (*park)(gs_backend *b);
@@ -158,9 +158,10 @@ typedef struct gs_fake_config {
     uint64_t fail_item_step;       /* in this step the first item alone fails; 0: never */
     const gs_fake_rule *rules;     /* borrowed, [n_rules]; none that fits: the hash decides */
     int32_t n_rules;
-    uint64_t hang_step;  /* this step never returns until gs_fake_release(); 0: never */
-    uint64_t hang_every; /* and from then on every so many again; 0: once */
-    uint64_t crash_step; /* in this step the process is aborted; 0: never */
+    uint64_t hang_step;   /* this step never returns until gs_fake_release(); 0: never */
+    uint64_t hang_every;  /* and from then on every so many again; 0: once */
+    uint64_t hang_beside; /* this one of the steps of its sibling alone does neither; 0: none */
+    uint64_t crash_step;  /* in this step the process is aborted; 0: never */
 } gs_fake_config;
 
 /* Deterministic: the next token is a hash of the whole history read back from its own KV pages,

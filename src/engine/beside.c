@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/park.h"
 #include "base/sys.h"
 
 enum { OPENING, IDLE, RUNS, DONE, ENDS };
@@ -20,6 +21,8 @@ struct gs_beside {
     gs_batch *batch;
     int rc;
     int64_t elapsed_ns;
+    atomic_bool computing; /* the sibling's code runs: then no lock is held */
+    _Atomic uint64_t n_began;
 };
 
 static void set_state(gs_beside *b, int state) {
@@ -39,21 +42,66 @@ static int wait_while(gs_beside *b, int one, int other) {
     return state;
 }
 
+static void finish(gs_beside *b) {
+    set_state(b, DONE);
+    b->done(b->done_arg);
+}
+
+/* Batch after batch, until it is to end. */
+static void serve(gs_beside *b) {
+    while (wait_while(b, IDLE, DONE) == RUNS) {
+        const int64_t began_ns = gs_now_ns();
+        atomic_fetch_add(&b->n_began, 1);
+        atomic_store(&b->computing, true);
+        const int rc = b->sibling->ops->forward(b->sibling, b->batch);
+        atomic_store(&b->computing, false);
+        b->rc = rc;
+        b->elapsed_ns = gs_now_ns() - began_ns;
+        finish(b);
+    }
+    if (b->sibling)
+        b->sibling->ops->destroy(b->sibling);
+}
+
 static void *beside_main(void *arg) {
     gs_beside *b = arg;
     pthread_setname_np(pthread_self(), "gs-beside");
     b->rc = b->of->ops->sibling(b->of, &b->sibling);
     set_state(b, IDLE);
-    while (wait_while(b, IDLE, DONE) == RUNS) {
-        const int64_t began_ns = gs_now_ns();
-        b->rc = b->sibling->ops->forward(b->sibling, b->batch);
-        b->elapsed_ns = gs_now_ns() - began_ns;
-        set_state(b, DONE);
-        b->done(b->done_arg);
-    }
-    if (b->sibling)
-        b->sibling->ops->destroy(b->sibling);
+    serve(b);
     return NULL;
+}
+
+/* In place of one that hangs. Its step did not compute anything, and took nobody's time. */
+static void *revived_main(void *arg) {
+    gs_beside *b = arg;
+    pthread_setname_np(pthread_self(), "gs-beside");
+    if (b->sibling->ops->restart && b->sibling->ops->restart(b->sibling) != GS_OK)
+        return NULL; /* nobody hears of the step again, which the watchdog sees */
+    atomic_store(&b->computing, false);
+    b->rc = GS_ERR_STALLED;
+    b->elapsed_ns = 0;
+    finish(b);
+    serve(b);
+    return NULL;
+}
+
+uint64_t gs_beside_progress(const gs_beside *b, bool *runs) {
+    *runs = atomic_load(&b->computing);
+    return atomic_load(&b->n_began) + (*runs ? b->sibling->ops->progress(b->sibling) : 0);
+}
+
+int gs_beside_revive(gs_beside *b) {
+    if (!gs_park(&b->thread, 1))
+        return GS_ERR_TIMEOUT;
+    if (!atomic_load(&b->computing)) { /* it has just come back */
+        gs_unpark();
+        return GS_ERR_EXISTS;
+    }
+    if (b->sibling->ops->park && !b->sibling->ops->park(b->sibling))
+        return GS_ERR_TIMEOUT;
+    pthread_detach(b->thread);
+    return pthread_create(&b->thread, NULL, revived_main, b) == 0 ? GS_OK : GS_ERR_NOMEM;
 }
 
 int gs_beside_create(gs_backend *of, void (*done)(void *arg), void *arg, gs_beside **out) {

@@ -22,4 +22,14 @@ bool gs_beside_is_done(const gs_beside *b); /* something was started and take wi
  * waits for that. False: nothing was started, or it runs. */
 bool gs_beside_take(gs_beside *b, bool wait, int *rc, int64_t *elapsed_ns);
 
+/*
+ * For a batch that does not come back; the event-loop thread. progress: a number that changes while
+ * one goes on, and from one to the next; *runs: one is being computed. revive: the thread and those
+ * of the sibling are made to stand still for good (base/park.h), new ones take their places, and
+ * the batch is over with GS_ERR_STALLED. GS_ERR_EXISTS: none is being computed, nothing was
+ * changed. Others: it can't be helped.
+ */
+uint64_t gs_beside_progress(const gs_beside *b, bool *runs);
+int gs_beside_revive(gs_beside *b);
+
 #endif

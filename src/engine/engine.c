@@ -21,8 +21,6 @@
 #define OUTBOX_EVENTS 8192
 /* Steps that can be looked back at: a second of the shortest ones. */
 #define STEP_SLOTS 1024
-/* A step beside others may take so long; it is planned for less than a second. */
-#define BESIDE_PATIENCE_NS (60 * GS_NS_PER_S)
 
 /*
  * Hand-over of a sequence back to its owner. The owner may send a cancel at the very moment in
@@ -49,7 +47,6 @@ struct gs_engine {
     gs_beside *beside;   /* NULL: no step ever runs beside another */
     gs_plan beside_plan; /* n_items > 0: it runs, for lanes[0] */
     gs_batch beside_batch;
-    int64_t beside_began_ns;
     gs_engine_stats gone;                    /* what lanes that are gone have counted */
     gs_steps *steps;                         /* read by others */
     bool posted;                             /* events since the last wake */
@@ -584,18 +581,15 @@ static void begin_beside(gs_engine *e) {
         (void)l->backend->ops->forward(l->backend, &copies);
         e->beside_batch.n_copies = 0;
     }
-    e->beside_began_ns = gs_now_ns();
     gs_beside_start(e->beside, &e->beside_batch);
 }
 
-/* Commits it if it is over. One that does not come back is waited for in the end: then the engine
- * answers nobody, which is what the watchdog looks for. */
+/* Commits it if it is over. */
 static void end_beside(gs_engine *e, bool wait) {
     if (e->beside_plan.n_items == 0)
         return;
     int rc;
     int64_t elapsed_ns;
-    wait |= gs_now_ns() - e->beside_began_ns > BESIDE_PATIENCE_NS;
     if (!gs_beside_take(e->beside, wait, &rc, &elapsed_ns))
         return;
     gs_lane *l = e->active[0];
@@ -890,6 +884,15 @@ int gs_engine_revive(gs_engine *e) {
         return GS_ERR_TIMEOUT;
     pthread_detach(e->thread);
     return pthread_create(&e->thread, NULL, revived_main, e) == 0 ? GS_OK : GS_ERR_NOMEM;
+}
+
+uint64_t gs_engine_beside_progress(const gs_engine *e, bool *runs) {
+    *runs = false;
+    return e->beside ? gs_beside_progress(e->beside, runs) : 0;
+}
+
+int gs_engine_revive_beside(gs_engine *e) {
+    return e->beside ? gs_beside_revive(e->beside) : GS_ERR_EXISTS;
 }
 
 int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, size_t errlen) {

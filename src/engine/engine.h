@@ -306,6 +306,11 @@ uint64_t gs_engine_progress(const gs_engine *e);
  */
 int gs_engine_revive(gs_engine *e);
 
+/* The same two for a step that runs beside the engine's own (mode split): while that one hangs the
+ * engine answers, and its own steps go on. *runs: there is one. After READY. */
+uint64_t gs_engine_beside_progress(const gs_engine *e, bool *runs);
+int gs_engine_revive_beside(gs_engine *e);
+
 void gs_engine_submit(gs_engine *e, gs_seq *q); /* any thread */
 void gs_engine_cancel(gs_engine *e, gs_seq *q); /* any thread that owns the request; idempotent */
 /* Any thread; not while the engine is LOADING, which would leave it waiting for the model. */

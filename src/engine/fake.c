@@ -32,6 +32,7 @@ typedef struct fake {
         uint64_t step, items; /* hash of who is in it */
     } parked;
     _Atomic uint64_t progress;
+    uint64_t n_own;       /* steps, without siblings' */
     atomic_bool released; /* from the programmed hang */
 } fake;
 
@@ -232,7 +233,8 @@ static int run_layers(fake *f, gs_batch *batch, uint64_t step, int32_t layer, in
     }
     if (step == f->cfg.crash_step)
         abort();
-    const bool hangs = is_programmed(step, f->cfg.hang_step, f->cfg.hang_every);
+    const bool hangs = is_programmed(step, f->cfg.hang_step, f->cfg.hang_every) ||
+                       (f->root != f && f->n_own == f->cfg.hang_beside);
     if (hangs)
         hang(f->root);
     if (step == f->cfg.fail_step || hangs)
@@ -260,6 +262,7 @@ static int fake_forward(gs_backend *b, gs_batch *batch) {
     if (batch->n_items == 0)
         return 0;
     const uint64_t step = atomic_fetch_add(&f->root->step, 1) + 1;
+    f->n_own++;
     int64_t cost_ns = f->cfg.step_ns;
     for (int32_t i = 0; i < batch->n_items; i++) {
         const gs_batch_item *it = &batch->items[i];

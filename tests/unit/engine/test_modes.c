@@ -160,6 +160,52 @@ static void a_step_that_fails_beside_another_ends_its_own(void **state) {
     assert_true(n_failed >= 6);
 }
 
+/* A step beside others that hangs is given up: its own sequences end with that, the others never
+ * notice, and further steps run beside. */
+static void a_step_that_hangs_beside_another_is_given_up(void **state) {
+    (void)state;
+    for (uint64_t step = 1; step <= 5; step += 2) {
+        rig *r = rig_new();
+        static gs_slo_config slo;
+        int n_revived = 0, n_stalled = 0, n_done = 0;
+        bool runs;
+        gs_event ev;
+        gs_slo_defaults(&slo);
+        slo.mode = GS_MODE_SPLIT;
+        r->ec.slo = &slo;
+        r->ec.prefill_chunk = 64;
+        r->fc.n_threads = 2;
+        r->fc.step_ns = 50 * GS_NS_PER_US;
+        r->fc.prefill_token_ns = GS_NS_PER_US;
+        r->fc.hang_beside = step;
+        rig_start(r);
+        assert_int_equal(gs_engine_revive_beside(r->e), GS_ERR_EXISTS);
+        submit_all(r, N);
+        for (int i = 0; i < N; i++)
+            while (!done(&r->t[i])) {
+                const uint64_t progress = gs_engine_beside_progress(r->e, &runs);
+                if (take(r, &ev) || !runs)
+                    continue;
+                nap(50 * GS_NS_PER_MS);
+                if (gs_engine_beside_progress(r->e, &runs) == progress && runs)
+                    n_revived += gs_engine_revive_beside(r->e) == GS_OK;
+            }
+        assert_true(n_revived >= 1);
+        for (int i = 0; i < N; i++) {
+            n_stalled += r->t[i].end.reason == GS_END_ERROR && r->t[i].end.err == GS_ERR_STALLED;
+            n_done += r->t[i].end.reason == GS_END_LENGTH && r->t[i].n_out == N_OUT;
+        }
+        assert_true(n_stalled >= 1 && n_done >= 1);
+        assert_int_equal(n_stalled + n_done, N);
+        const uint64_t before = stats_of(r).beside_steps;
+        submit_all(r, N);
+        finish(r, N);
+        assert_true(stats_of(r).beside_steps > before);
+        no_blocks_are_held(r);
+        rig_stop(r);
+    }
+}
+
 /* Where blocks are short, both sides still come to their ends. */
 static void split_survives_a_pool_that_is_too_small(void **state) {
     (void)state;
@@ -217,6 +263,7 @@ int main(void) {
         cmocka_unit_test(every_mode_gives_the_same_tokens),
         cmocka_unit_test(modes_change_while_sequences_come_and_go),
         cmocka_unit_test(a_step_that_fails_beside_another_ends_its_own),
+        cmocka_unit_test(a_step_that_hangs_beside_another_is_given_up),
         cmocka_unit_test(split_survives_a_pool_that_is_too_small),
         cmocka_unit_test(split_that_is_not_possible_is_mixed),
     };
