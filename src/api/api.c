@@ -138,6 +138,7 @@ static void on_tick(uv_timer_t *h) {
     gs_hours_tick(a);
     gs_kept_tick(a);
     gs_lend_tell_local(a);
+    gs_bills_refresh(a);
     if (a->engine) {
         gs_engine_stats s;
         gs_engine_get_stats(a->engine, &s);
@@ -161,7 +162,7 @@ void gs_api_gone(gs_api *a, gs_http_request *rq) {
         gs_req_gone(r);
     else if (!gs_api_job_gone(a, rq) && !gs_api_query_gone(a, rq) && !gs_models_gone(a, rq) &&
              !gs_models_files_gone(a, rq) && !gs_pulls_gone(a, rq) &&
-             !gs_live_gone(a->viewers, rq) && !gs_kept_gone(a, rq))
+             !gs_live_gone(a->viewers, rq) && !gs_kept_gone(a, rq) && !gs_reload_gone(a, rq))
         gs_http_end(rq);
 }
 
@@ -202,6 +203,8 @@ static void open_store(gs_api *a, gs_api **api) {
 static void free_parts(gs_api *a) {
     gs_kept_free(a);
     gs_workers_free(a->workers);
+    gs_bills_free(a->bills);
+    gs_added_free(a->added);
     gs_hours_free(a);
     gs_live_free(a->viewers);
     gs_free(a->history);

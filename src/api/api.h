@@ -147,6 +147,12 @@ const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_a
 /* The first model's step-time model as last heard of, at most half a minute old; NULL: not yet. */
 const gs_cost *gs_api_learned_cost(const gs_api *a);
 int gs_api_port(const gs_api *a);
+/* SIGHUP: reads the workers of cfg.config's file again. A bad file changes nothing; the log says
+ * why. */
+void gs_api_reload(gs_api *a);
+/* Adds to cfg the workers that were added by command and are kept in the folder state; those that
+ * can't be used are named in the log. Before gs_api_create. */
+void gs_added_read(const char *state, gs_config *cfg);
 int gs_api_n_live(const gs_api *a); /* requests not yet answered */
 /*
  * SIGTERM: refuses new requests, lets those under way end until deadline_ms, then ends them with

@@ -2,10 +2,13 @@
 #ifndef GS_API_API_IMPL_H
 #define GS_API_API_IMPL_H
 
+#include "api/added.h"
 #include "api/api.h"
+#include "api/bills.h"
 #include "api/keys.h"
 #include "api/models.h"
 #include "api/pulls.h"
+#include "api/reload.h"
 #include "api/request.h"
 #include "api/tuning.h"
 #include "api/watch.h"
@@ -121,6 +124,9 @@ struct gs_api {
     gs_models models;
     gs_workers *workers;
     bool workers_told; /* this machine is one of them */
+    gs_bills *bills;
+    gs_added *added;
+    gs_reload *reloads; /* list of those under way */
     gs_pulls *pulls;
     gs_req *live;          /* list */
     gs_api_job *jobs;      /* list of those on worker threads */

@@ -168,10 +168,15 @@ bool gs_hours_answered(gs_api *a, gs_query *q) {
     return true;
 }
 
+static bool is_paused(const gs_api *a) {
+    return a->hours->paused || a->cfg.config->sched_background_paused;
+}
+
 void gs_hours_tick(gs_api *a) {
     gs_hours *h = a->hours;
     if (!h || !a->engine || a->draining)
         return;
+    gs_workers_hold(a->workers, is_paused(a) ? 1u << GS_CLASS_BACKGROUND : 0);
     bool open = gs_schedule_is_open(&h->schedule, gs_wall_s(), gs_wall_local);
     if (open != h->open) {
         h->open = open;
@@ -203,7 +208,7 @@ const char *gs_hours_why_not(const gs_api *a, const gs_owner *o) {
     const gs_key *k = gs_api_key_named(a, o->key_name);
     if (!h)
         return NULL;
-    if (h->paused || a->cfg.config->sched_background_paused)
+    if (is_paused(a))
         return "paused";
     if (!h->open && share_outside(a) < LEAST_SHARE)
         return "outside the schedule";
@@ -244,7 +249,7 @@ void gs_hours_write(const gs_api *a, gs_buf *out) {
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);
     gs_jsonw_key(&w, "paused");
-    gs_jsonw_bool(&w, h->paused || c->sched_background_paused);
+    gs_jsonw_bool(&w, is_paused(a));
     gs_jsonw_key(&w, "schedule");
     gs_jsonw_str(&w, c->background_schedule);
     gs_jsonw_key(&w, "time_zone");
@@ -257,8 +262,6 @@ void gs_hours_write(const gs_api *a, gs_buf *out) {
     else
         gs_jsonw_int(&w, next_s);
     gs_jsonw_key(&w, "share");
-    gs_jsonw_num(&w, h->paused || c->sched_background_paused ? 0.0
-                     : h->open                               ? c->background_max_share
-                                                             : share_outside(a));
+    gs_jsonw_num(&w, is_paused(a) ? 0.0 : h->open ? c->background_max_share : share_outside(a));
     gs_jsonw_end_obj(&w);
 }

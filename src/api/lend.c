@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/api_impl.h"
+#include "api/bills.h"
 #include "api/embed.h"
 #include "api/settings.h"
 #include "base/clock.h"
@@ -148,21 +149,52 @@ void gs_lend_deinit(gs_req *r) {
 
 /* ---- Models -------------------------------------------------------------------------------- */
 
+bool gs_lend_model(const gs_api *a, const char *want, uint32_t *model, const char **name,
+                   const gs_model_alias **alias) {
+    *alias = NULL;
+    if (!gs_workers_any(a->workers))
+        return false;
+    if (gs_workers_model(a->workers, want, model, name))
+        return true;
+    const gs_model_alias *x = gs_models_alias(a, want);
+    if (!x || !gs_workers_model(a->workers, x->model, model, name))
+        return false;
+    *alias = x;
+    *name = x->name;
+    return true;
+}
+
 bool gs_lend_knows(const gs_api *a, const char *want) {
     uint32_t model;
     const char *name;
-    return gs_workers_any(a->workers) && gs_workers_model(a->workers, want, &model, &name);
+    const gs_model_alias *alias;
+    return gs_lend_model(a, want, &model, &name, &alias);
+}
+
+const char *gs_lend_name_at(const gs_api *a, int i) {
+    const gs_model_alias *alias;
+    const char *name;
+    uint32_t model;
+    for (int k = 0; (name = gs_workers_model_at(a->workers, k)); k++)
+        if (!gs_api_find_name(a, name, &alias) && i-- == 0)
+            return name;
+    for (int k = 0; k < a->cfg.n_aliases; k++)
+        if (!gs_api_find_name(a, a->cfg.aliases[k].name, &alias) &&
+            gs_lend_model(a, a->cfg.aliases[k].name, &model, &name, &alias) && alias && i-- == 0)
+            return name;
+    return NULL;
 }
 
 void gs_lend_find(gs_req *r, const char *want) {
+    const gs_model_alias *alias;
     const char *name;
-    if (!gs_workers_any(r->api->workers))
-        return;
     if (r->m)
         want = gs_models_lane_name(r->api, r->m->lane);
-    r->lends = gs_workers_model(r->api->workers, want, &r->lent_model, &name);
-    if (!r->m && r->lends)
+    r->lends = gs_lend_model(r->api, want, &r->lent_model, &name, &alias);
+    if (!r->m && r->lends) {
         r->model = name;
+        r->alias = alias;
+    }
 }
 
 void gs_lend_tell_local(gs_api *a) {
@@ -216,8 +248,10 @@ static bool submit(gs_req *r, gs_job *j) {
     gs_api *a = r->api;
     gs_lend_tell_local(a);
     const int rc = gs_workers_submit(a->workers, j);
-    if (rc == 0)
+    if (rc == 0) {
+        gs_bills_refresh(a);
         return true;
+    }
     if (!r->m || rc == GS_ERR_OVERLOADED)
         refused(r, rc);
     return false;
@@ -245,7 +279,8 @@ static void story_of(const gs_req *r, const gs_job *j, gs_explain *x) {
                       .worker = j->worker_name,
                       .placed = j->placed_ns > 0 ? gs_place_why_sentence(j->why) : NULL};
     const int64_t until_ns = j->placed_ns > 0 ? j->placed_ns : gs_now_ns();
-    x->wait_now = j->worker ? GS_WAIT_NONE : GS_WAIT_WORKER;
+    x->paused = j->paused || j->held;
+    x->wait_now = x->paused ? GS_WAIT_PAUSED : j->worker ? GS_WAIT_NONE : GS_WAIT_WORKER;
     x->wait_ns[GS_WAIT_WORKER] = until_ns - r->began_ns;
 }
 
@@ -253,7 +288,7 @@ static void keep_story(gs_req *r, gs_choice *c, const gs_job *j, gs_finish how) 
     gs_explain x;
     story_of(r, j, &x);
     x.end_ns = gs_now_ns();
-    x.running = false;
+    x.running = x.paused = false;
     x.position = 0;
     x.wait_now = GS_WAIT_NONE;
     x.n_prompt = gs_req_n_prompt(r, c->index / r->p.n);
@@ -314,7 +349,7 @@ static void error_of(const gs_job *j, const gs_remote_end *end, gs_api_error *e)
                     end->code == GS_ERR_NOMEM || end->code == GS_ERR_TIMEOUT ? end->code
                                                                              : GS_ERR_UNAVAILABLE,
                     NULL, "The worker '%s' failed: %.200s.", name, end->message);
-    e->retry_after_ns = GS_NS_PER_S;
+    e->retry_after_ns = (end->retry_after_s > 0 ? end->retry_after_s : 1) * GS_NS_PER_S;
 }
 
 static void on_end(gs_job *j, const gs_remote_end *end) {
@@ -489,13 +524,30 @@ void gs_lend_cancel_texts(gs_req *r) {
 
 /* ---- To look at ---------------------------------------------------------------------------- */
 
+/* How many jobs of it wait for a worker or are with another machine. */
+static int32_t n_jobs(const gs_req *r) {
+    int32_t n = r->with_workers && !r->texts_local;
+    for (int32_t i = 0; i < r->n_choices; i++)
+        n += r->choices[i].with_workers && !r->choices[i].local;
+    return n;
+}
+
+bool gs_lend_has(const gs_req *r) {
+    return n_jobs(r) > 0;
+}
+
+void gs_lend_pause(gs_req *r, bool paused) {
+    if (r->with_workers && !r->texts_local)
+        gs_workers_pause(r->api->workers, &r->text_job, paused);
+    for (int32_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].with_workers && !r->choices[i].local)
+            gs_workers_pause(r->api->workers, &r->choices[i].job, paused);
+}
+
 static int32_t n_lent(const gs_api *a) {
     int32_t n = 0;
-    for (const gs_req *r = a->live; r; r = r->next) {
-        n += r->with_workers && !r->texts_local;
-        for (int32_t i = 0; i < r->n_choices; i++)
-            n += r->choices[i].with_workers && !r->choices[i].local;
-    }
+    for (const gs_req *r = a->live; r; r = r->next)
+        n += n_jobs(r);
     return n;
 }
 
@@ -532,32 +584,21 @@ const gs_req *gs_lend_find_seq(const gs_api *a, uint64_t id, int32_t *index) {
 
 /* ---- Start --------------------------------------------------------------------------------- */
 
-typedef struct bill {
-    gs_query q; /* first */
-    gs_api *api;
-} bill;
-
-static void charge(void *arg, uint32_t person, int64_t ns) {
-    gs_api *a = arg;
-    bill *b = gs_calloc(1, sizeof(*b));
-    if (!b)
-        return;
-    b->q = (gs_query){.kind = GS_QUERY_CHARGE, .owner = b, .person = person, .charge_ns = ns};
-    a->n_live++;
-    gs_engine_ask(a->engine, &b->q);
-}
-
 int gs_lend_create(gs_api *a, char *err, size_t errlen) {
     gs_engine_settings set;
     const gs_config *c = a->cfg.config;
     const bool known = c && gs_settings_read(c, &set, NULL, 0) == GS_OK;
+    a->bills = gs_bills_create();
+    a->added = gs_added_create(a);
+    if (!a->bills || !a->added)
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     return gs_workers_create(&(gs_workers_config){.loop = a->loop,
                                                   .workers = c ? c->workers : NULL,
                                                   .n = c ? c->n_workers : 0,
                                                   .classes = known ? set.classes : NULL,
                                                   .max_requests = MAX_REQUESTS,
                                                   .max_persons = GS_API_MAX_PERSONS,
-                                                  .charge = charge,
+                                                  .charge = gs_bills_charge,
                                                   .arg = a},
                              &a->workers, err, errlen);
 }

@@ -27,9 +27,14 @@ int gs_lend_create(struct gs_api *a, char *err, size_t errlen);
 
 /* This machine is one of the workers from when its models are known; told once. */
 void gs_lend_tell_local(struct gs_api *a);
-/* Whether a remote worker has the model of that name. */
+/* The number of a model that remote workers have, by its name or an alias of it, and the name that
+ * it was found by. alias: NULL for the model itself. False: none has it. */
+bool gs_lend_model(const struct gs_api *a, const char *want, uint32_t *model, const char **name,
+                   const gs_model_alias **alias);
 bool gs_lend_knows(const struct gs_api *a, const char *want);
-/* Finds the model of a request: r->lends, and without a local one r->model. */
+/* The i-th name, models' and then aliases', of what only remote workers have; NULL: no more. */
+const char *gs_lend_name_at(const struct gs_api *a, int i);
+/* Finds the model of a request: r->lends, and without a local one r->model and r->alias. */
 void gs_lend_find(gs_req *r, const char *want);
 /* Bodies for workers; any thread. 0 or r->error. */
 int gs_lend_prepare(gs_req *r);
@@ -43,6 +48,10 @@ bool gs_lend_texts(gs_req *r);
 /* Takes the choice back, wherever it is; its sequence, if it is with the engine, is r's affair. */
 void gs_lend_cancel(gs_req *r, gs_choice *c);
 void gs_lend_cancel_texts(gs_req *r);
+/* Whether any part of it waits for a worker or is with another machine, */
+bool gs_lend_has(const gs_req *r);
+/* and pauses those parts, or lets them go on. */
+void gs_lend_pause(gs_req *r, bool paused);
 /* An answer that has waited for a while gets its headers, so that its client stays. */
 void gs_lend_tick(gs_req *r, int64_t now_ns);
 /* Of what is with the engine by the workers' leave. */

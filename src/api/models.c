@@ -67,18 +67,26 @@ static gs_model_entry *alias_target(const gs_api *a, const gs_model_alias *x) {
     return x->model[0] == '\0' ? first_one(a) : find_own(a, x->model, GS_NAME_SAME);
 }
 
+const gs_model_alias *gs_models_alias(const gs_api *a, const char *want) {
+    for (int k = 0; k < a->cfg.n_aliases; k++)
+        if (gs_model_name_match(want, a->cfg.aliases[k].name) == GS_NAME_SAME)
+            return &a->cfg.aliases[k];
+    return NULL;
+}
+
 gs_model_entry *gs_models_find(const gs_api *a, const char *want, const gs_model_alias **alias) {
     *alias = NULL;
     if (*want == '\0')
         return first_one(a);
     gs_model_entry *m = find_own(a, want, GS_NAME_SAME);
-    for (int k = 0; k < a->cfg.n_aliases && !m; k++) {
-        if (gs_model_name_match(want, a->cfg.aliases[k].name) != GS_NAME_SAME)
-            continue;
-        m = alias_target(a, &a->cfg.aliases[k]);
-        *alias = m ? &a->cfg.aliases[k] : NULL;
-    }
-    return m ? m : find_own(a, want, GS_NAME_BEGINS);
+    if (m)
+        return m;
+    const gs_model_alias *x = gs_models_alias(a, want);
+    if (!x)
+        return find_own(a, want, GS_NAME_BEGINS);
+    m = alias_target(a, x);
+    *alias = m ? x : NULL;
+    return m;
 }
 
 gs_model_entry *gs_models_of_body(const gs_api *a, const json_t *body) {

@@ -126,7 +126,9 @@ const gs_model_facts *gs_models_facts(const gs_api *a, const gs_model_entry *m);
 gs_metrics *gs_models_metrics(const gs_api *a, const gs_model_entry *m);
 int32_t gs_models_context(const gs_api *a, const gs_model_entry *m); /* tokens; 0: not known yet */
 
-/* The model of that name or alias; "" is the first. alias: NULL without one. NULL: unknown. */
+/* The alias of that name, whoever has its model. NULL: there is none. */
+const gs_model_alias *gs_models_alias(const gs_api *a, const char *want);
+/* The model of that name or alias; "" is the first. alias: NULL without one. NULL: unknown here. */
 gs_model_entry *gs_models_find(const gs_api *a, const char *want, const gs_model_alias **alias);
 /* The one that a body's `model` names, the first one without it; NULL: unknown. */
 gs_model_entry *gs_models_of_body(const gs_api *a, const json_t *body);

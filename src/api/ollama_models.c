@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/lend.h"
 #include "api/ollama.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -70,7 +71,6 @@ static void list_models(gs_buf *out, const gs_api *a, bool loaded,
                         void (*rest)(gs_jsonw *w, const gs_api *a, const gs_model_entry *m)) {
     gs_jsonw w;
     const char *name;
-    const gs_model_alias *alias;
     gs_jsonw_init(&w, out);
     gs_jsonw_obj(&w);
     gs_jsonw_key(&w, "models");
@@ -85,9 +85,8 @@ static void list_models(gs_buf *out, const gs_api *a, bool loaded,
         rest(&w, a, m);
         gs_jsonw_end_obj(&w);
     }
-    for (int i = 0; !loaded && (name = gs_workers_model_at(a->workers, i)); i++)
-        if (!gs_api_find_name(a, name, &alias))
-            put_lent(&w, a, name);
+    for (int i = 0; !loaded && (name = gs_lend_name_at(a, i)); i++)
+        put_lent(&w, a, name);
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
 }

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "api/kept.h"
+#include "api/lend.h"
 #include "api/ollama.h"
 #include "api/embed.h"
 #include "api/route.h"
@@ -107,12 +108,10 @@ static void get_models(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_jsonw_key(&w, "data");
     gs_jsonw_arr(&w);
     const char *name;
-    const gs_model_alias *alias;
     for (int i = 0; (name = gs_api_served_name(a, i)); i++)
         model_object(&w, a, name, gs_models_served(a, i));
-    for (int i = 0; (name = gs_workers_model_at(a->workers, i)); i++)
-        if (!gs_api_find_name(a, name, &alias))
-            lent_object(&w, a, name);
+    for (int i = 0; (name = gs_lend_name_at(a, i)); i++)
+        lent_object(&w, a, name);
     gs_jsonw_end_arr(&w);
     gs_jsonw_end_obj(&w);
     gs_api_reply_json(rq, 200, &out);
@@ -129,7 +128,7 @@ static void get_model(gs_api *a, gs_http_request *rq, json_t *body) {
     gs_jsonw w;
     gs_route_param("/v1/models/{model}", gs_http_path(rq), want, sizeof(want));
     const gs_model_entry *m = gs_models_find(a, want, &alias);
-    if (!m && gs_workers_model(a->workers, want, &number, &name)) {
+    if (!m && gs_lend_model(a, want, &number, &name, &alias)) {
         gs_jsonw_init(&w, &out);
         lent_object(&w, a, name);
         gs_api_reply_json(rq, 200, &out);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "api/api_impl.h"
+#include "api/bills.h"
 #include "api/lend.h"
 #include "api/route.h"
 #include "api/settings.h"
@@ -369,8 +370,8 @@ static void post_cancel(gs_api *a, gs_http_request *rq, json_t *body) {
 
 static void change(gs_api *a, gs_http_request *rq, const char *path, bool pause) {
     gs_api_query *x = query_new(a, rq, GS_QUERY_PAUSE, MAX_SEQUENCES);
-    const gs_req *r = x ? request_to_change(x, path) : NULL;
-    if (r && r->state != GS_REQ_RUNNING) {
+    gs_req *r = x ? request_to_change(x, path) : NULL;
+    if (r && r->state != GS_REQ_RUNNING && !gs_lend_has(r)) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_EXISTS, "id", "The request '%.47s' is still being prepared.", x->id);
         refuse(x, &e);
@@ -378,6 +379,7 @@ static void change(gs_api *a, gs_http_request *rq, const char *path, bool pause)
     }
     if (!r || !name_sequences(x, r))
         return;
+    gs_lend_pause(r, pause);
     x->q.pause = pause;
     query_ask(x);
 }
@@ -477,11 +479,8 @@ static void patch_config(gs_api *a, gs_http_request *rq, json_t *body) {
 /* ---- Answers ------------------------------------------------------------------------------- */
 
 void gs_api_answered(gs_api *a, gs_query *q) {
-    if (q->kind == GS_QUERY_CHARGE) {
-        a->n_live--;
-        gs_free(q->owner);
+    if (gs_bills_answered(a, q))
         return;
-    }
     if (q->kind == GS_QUERY_QUEUE || q->kind == GS_QUERY_STATE || q->kind == GS_QUERY_EXPLAIN)
         gs_lend_records(a, q);
     if (q->kind == GS_QUERY_STATE) {

@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "api/added.h"
 #include "api/api_impl.h"
+#include "api/reload.h"
 #include "api/route.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -91,6 +93,8 @@ static void write_worker(const gs_workers *ws, int32_t index, const gs_worker *r
     gs_jsonw_obj(w);
     key_str(w, "name", d->name);
     key_str(w, "kind", remote ? "remote" : "local");
+    if (remote)
+        key_str(w, "origin", remote->cfg.added ? "command" : "file");
     key_str(w, "state", gs_worker_state_name(v.state));
     key_str(w, "about", gs_worker_state_sentence(v.state));
     key_classes(w, "classes", d->takes);
@@ -144,7 +148,7 @@ int gs_workers_metrics(const gs_api *a, gs_metrics_worker out[GS_API_WORKERS]) {
 
 /* ---- Routes -------------------------------------------------------------------------------- */
 
-static void reply_all(gs_api *a, gs_http_request *rq, int status) {
+void gs_workers_reply(gs_api *a, gs_http_request *rq) {
     gs_api_error none;
     gs_buf out = {0};
     gs_jsonw w;
@@ -153,78 +157,15 @@ static void reply_all(gs_api *a, gs_http_request *rq, int status) {
     gs_jsonw_key(&w, "workers");
     gs_workers_write(a, gs_api_check_admin(a, rq, &none) == 0, &w);
     gs_jsonw_end_obj(&w);
-    gs_api_reply_json(rq, status, &out);
+    gs_api_reply_json(rq, 200, &out);
 }
 
 static void get_workers(gs_api *a, gs_http_request *rq, json_t *body) {
     (void)body;
-    reply_all(a, rq, 200);
+    gs_workers_reply(a, rq);
 }
 
-/* A member of the body as the file would have it; lists with commas. */
-static int setting_text(const json_t *v, gs_buf *out) {
-    size_t i;
-    const json_t *item;
-    if (json_is_string(v))
-        return gs_buf_str(out, json_string_value(v));
-    if (json_is_boolean(v))
-        return gs_buf_str(out, json_is_true(v) ? "true" : "false");
-    if (json_is_integer(v))
-        return gs_buf_printf(out, "%lld", (long long)json_integer_value(v));
-    if (json_is_real(v))
-        return gs_buf_printf(out, "%g", json_real_value(v));
-    if (!json_is_array(v))
-        return GS_ERR_INVALID;
-    json_array_foreach(v, i, item) {
-        if (!json_is_string(item))
-            return GS_ERR_INVALID;
-        gs_buf_printf(out, "%s%s", i > 0 ? "," : "", json_string_value(item));
-    }
-    return 0;
-}
-
-static int read_setting(gs_config_worker *c, const char *key, const json_t *v, gs_api_error *e) {
-    char err[400];
-    gs_buf text = {0};
-    int rc = setting_text(v, &text);
-    const char *s = rc == 0 ? gs_buf_cstr(&text) : NULL;
-    if (strcmp(key, "power_on") == 0) /* a command of somebody who is not at this machine */
-        rc = gs_api_fail(e, GS_ERR_FORBIDDEN, key,
-                         "'power_on' may only be set in the "
-                         "configuration file.");
-    else if (!s)
-        rc = gs_api_fail(e, GS_ERR_INVALID, key,
-                         "'%.60s' must be text, a number, true, false, or a "
-                         "list of texts.",
-                         key);
-    else if ((rc = gs_config_worker_set(c, key, s, err, sizeof(err))) != 0)
-        gs_api_fail(e, rc, key, "%s.", err);
-    gs_buf_deinit(&text);
-    return rc;
-}
-
-/* Takes nothing; c is to be deinit'ed in every case. */
-static int read_worker(json_t *body, gs_config_worker *c, gs_api_error *e) {
-    char err[400];
-    const char *key, *name = json_string_value(json_object_get(body, "name"));
-    const json_t *v;
-    *c = (gs_config_worker){0};
-    if (!name)
-        return gs_api_fail(e, GS_ERR_INVALID, "name", "'name' must be a string.");
-    int rc = gs_config_worker_init(c, name, err, sizeof(err));
-    if (rc != 0)
-        return gs_api_fail(e, rc, "name", "%s.", err);
-    void *at = json_object_iter(body);
-    for (; at && rc == 0; at = json_object_iter_next(body, at)) {
-        key = json_object_iter_key(at);
-        v = json_object_iter_value(at);
-        if (strcmp(key, "name") != 0)
-            rc = read_setting(c, key, v, e);
-    }
-    return rc;
-}
-
-static bool may_connect(const gs_api *a, gs_api_error *e) {
+bool gs_workers_may_connect(const gs_api *a, gs_api_error *e) {
     const gs_config *c = a->cfg.config;
     if (!c || !c->server_sandbox || c->server_add_workers || c->n_workers > 0)
         return true;
@@ -238,16 +179,29 @@ static void post_worker(gs_api *a, gs_http_request *rq, json_t *body) {
     char err[400] = "";
     gs_config_worker c = {0};
     gs_api_error e = {0};
-    int rc = may_connect(a, &e) ? read_worker(body, &c, &e) : e.code;
+    int rc = gs_workers_may_connect(a, &e) ? gs_added_parse(body, &c, &e) : e.code;
     json_decref(body);
     if (rc != 0)
         gs_config_worker_deinit(&c);
     else if ((rc = gs_workers_add(a->workers, &c, err, sizeof(err))) != 0)
         gs_api_fail(&e, rc, NULL, "%s.", err);
-    if (rc != 0)
+    if (rc != 0) {
         gs_api_reply_error(rq, &e);
-    else
-        reply_all(a, rq, 200);
+        return;
+    }
+    gs_added_save(a);
+    gs_workers_reply(a, rq);
+}
+
+static void post_reload(gs_api *a, gs_http_request *rq, json_t *body) {
+    (void)body;
+    if (a->cfg.config) {
+        gs_reload_begin(a, rq);
+        return;
+    }
+    gs_api_error e;
+    gs_api_fail(&e, GS_ERR_NOT_FOUND, NULL, "This server has no configuration to read.");
+    gs_api_reply_error(rq, &e);
 }
 
 static const char worker_path[] = "/v1/workers/{name}";
@@ -273,7 +227,8 @@ static void delete_worker(gs_api *a, gs_http_request *rq, json_t *body) {
     if (!r)
         return;
     gs_workers_remove(a->workers, r);
-    reply_all(a, rq, 200);
+    gs_added_save(a);
+    gs_workers_reply(a, rq);
 }
 
 static void post_drain(gs_api *a, gs_http_request *rq, json_t *body) {
@@ -282,7 +237,7 @@ static void post_drain(gs_api *a, gs_http_request *rq, json_t *body) {
     if (!r)
         return;
     gs_workers_drain(a->workers, r, true);
-    reply_all(a, rq, 200);
+    gs_workers_reply(a, rq);
 }
 
 static void post_resume(gs_api *a, gs_http_request *rq, json_t *body) {
@@ -291,7 +246,7 @@ static void post_resume(gs_api *a, gs_http_request *rq, json_t *body) {
     if (!r)
         return;
     gs_workers_drain(a->workers, r, false);
-    reply_all(a, rq, 200);
+    gs_workers_reply(a, rq);
 }
 
 #define TEXT   "{'type':'string'}"
@@ -304,7 +259,7 @@ static const gs_schema schemas[] = {
     {"Workers",
      "{'type':'object','required':['workers'],'properties':{'workers':{'type':'array','items':{"
      "'type':'object','required':['name','kind','state'],'properties':{"
-     "'name':" TEXT ",'kind':{'type':'string','enum':['local','remote']},'state':" TEXT ",'about':" TEXT ","
+     "'name':" TEXT ",'kind':{'type':'string','enum':['local','remote']},'origin':{'type':'string','enum':['file','command']},'state':" TEXT ",'about':" TEXT ","
      "'url':" TEXT ",'failure':" TEXT ",'dialect':" TEXT ",'schedule':" TEXT ",'fallback':" TEXT ",'models':" TEXTS ","
      "'classes':" TEXTS ",'prefers':" TEXTS ",'price':" NUMBER ",'max_sequences':" COUNT ",'max_tokens':" COUNT ","
      "'open':{'type':'boolean'},'running':" COUNT ",'answering':" COUNT ",'tokens':" COUNT ",'limit':" COUNT ","
@@ -327,6 +282,8 @@ static const gs_route routes[] = {
     {"POST", "/v1/workers", GS_ROUTE_ADMIN | GS_ROUTE_MODEL | GS_ROUTE_BODY, post_worker,
      "One more; the body has the settings of a section [worker NAME] of the configuration",
      .fields = add_fields, .where = 1, .answer = "Workers"},
+    {"POST", "/v1/workers/reload", GS_ROUTE_ADMIN | GS_ROUTE_MODEL, post_reload,
+     "Read the configuration file's workers again", .answer = "Workers"},
     {"DELETE", worker_path, GS_ROUTE_ADMIN | GS_ROUTE_MODEL, delete_worker,
      "One less: it ends what it has", .answer = "Workers"},
     {"POST", drain_path, GS_ROUTE_ADMIN | GS_ROUTE_MODEL, post_drain, "Give it nothing more", .answer = "Workers"},

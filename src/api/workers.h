@@ -2,8 +2,10 @@
 #ifndef GS_API_WORKERS_H
 #define GS_API_WORKERS_H
 
+#include "api/params.h"
 #include "base/jsonw.h"
 #include "config/config.h"
+#include "http/http.h"
 #include "metrics/expose.h"
 
 struct gs_api;
@@ -12,6 +14,10 @@ struct gs_api;
 
 /* An array with an object for each, this machine first; admins are told addresses and failures. */
 void gs_workers_write(const struct gs_api *a, bool admin, gs_jsonw *w);
+/* The list as an answer. */
+void gs_workers_reply(struct gs_api *a, gs_http_request *rq);
+/* Whether the server may reach other machines; false: e says why not. */
+bool gs_workers_may_connect(const struct gs_api *a, gs_api_error *e);
 /* Their numbers. Returns how many. */
 int gs_workers_metrics(const struct gs_api *a, gs_metrics_worker out[GS_API_WORKERS]);
 

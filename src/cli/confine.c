@@ -137,11 +137,24 @@ static void add_rules(list *l, const gs_sandbox_rule *rules, size_t n) {
         add(l, rules[i].path, rules[i].access);
 }
 
+/* It is read again on SIGHUP. A folder of gamasot's own counts as a whole, so that the file may be
+ * replaced by another; of another folder nothing but the file. */
+static void add_configuration(list *l, const gs_config *cfg) {
+    static const char own[] = "/gamasot/";
+    const char *slash = cfg->file ? strrchr(cfg->file, '/') : NULL;
+    const size_t n = slash ? (size_t)(slash - cfg->file) + 1 : 0;
+    if (n >= sizeof(own) - 1 && strncmp(slash + 1 - (sizeof(own) - 1), own, sizeof(own) - 1) == 0)
+        add_folder_of(l, cfg->file);
+    else
+        add(l, cfg->file, GS_SANDBOX_READ);
+}
+
 static void add_workers(list *l, const gs_config *cfg) {
     for (size_t i = 0; i < cfg->n_workers; i++) {
         add(l, cfg->workers[i].key_file, GS_SANDBOX_READ);
         add(l, cfg->workers[i].ca_file, GS_SANDBOX_READ);
     }
+    add_configuration(l, cfg);
     if (allowed(cfg) & GS_SANDBOX_CONNECT)
         add_rules(l, connecting, COUNT(connecting));
     if (allowed(cfg) & GS_SANDBOX_EXEC)

@@ -18,7 +18,7 @@ static const gs_command commands[] = {
     {"bench",      "--url URL --trace FILE", "play a trace against a server; --engine: no server", gs_cmd_bench,   false},
     {"trace",      "generate|import|info",   "make, convert and describe traces",              gs_cmd_trace,      false},
     {"sim",        "--trace FILE | --rules", "simulate a household on a modelled machine",     gs_cmd_sim,        false},
-    {"workers",    "list|add NAME URL|drain NAME|resume NAME|remove NAME",
+    {"workers",    "list|add NAME URL|drain NAME|resume NAME|remove NAME|reload",
      "other machines that answer, of a running server", gs_cmd_workers, false},
     {"batch",      "submit FILE|status ID|wait ID|results ID|cancel ID|list|pause|resume",
      "work that can wait, in a running server", gs_cmd_batch, false},

@@ -35,7 +35,7 @@ typedef struct server {
     gs_api *api;
     gs_recorder *recorder; /* NULL: none */
     uv_loop_t loop;
-    uv_signal_t on_term, on_int;
+    uv_signal_t on_term, on_int, on_hup;
     char keys_file[GS_DIRS_MAX_PATH]; /* "": none */
     char state[GS_DIRS_MAX_PATH];     /* folder of what is kept; "": none, for this reason */
     char state_reason[512];
@@ -54,6 +54,7 @@ static void close_signals(void *arg) {
     server *s = arg;
     uv_close((uv_handle_t *)&s->on_term, NULL);
     uv_close((uv_handle_t *)&s->on_int, NULL);
+    uv_close((uv_handle_t *)&s->on_hup, NULL);
     if (!uv_is_closing((uv_handle_t *)&s->loading))
         uv_close((uv_handle_t *)&s->loading, NULL);
 }
@@ -90,12 +91,19 @@ static void on_signal(uv_signal_t *h, int signum) {
     gs_api_drain(s->api, (int)s->cfg.server_drain_timeout_ms, close_signals, s);
 }
 
+static void on_hangup(uv_signal_t *h, int signum) {
+    const server *s = h->data;
+    gs_info("serve", "signal=%d, reading the workers of the configuration again", signum);
+    gs_api_reload(s->api);
+}
+
 static void warn_of_aliases(const server *s) {
     for (size_t i = 0; i < s->cfg.n_aliases; i++) {
         const gs_model_alias *found;
         if (!gs_api_find_name(s->api, s->cfg.aliases[i].name, &found))
-            gs_warn("serve", "alias %s: the model '%s' is not served here", s->cfg.aliases[i].name,
-                    s->cfg.aliases[i].model);
+            gs_warn("serve", "alias %s: the model '%s' is not served here%s",
+                    s->cfg.aliases[i].name, s->cfg.aliases[i].model,
+                    s->cfg.n_workers > 0 ? ", unless a worker has it" : "");
     }
 }
 
@@ -320,6 +328,8 @@ int gs_cmd_serve(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is as a full disk */
     find_state(&s);
+    if (s.state[0])
+        gs_added_read(s.state, &s.cfg);
     find_models_folder(&s);
     start_helper(&s);
     gs_thread_wake_soon(); /* before the walls, which know no such call */
@@ -335,10 +345,12 @@ int gs_cmd_serve(int argc, char **argv) {
     gs_notify("STATUS=loading the model");
     uv_signal_init(&s.loop, &s.on_term);
     uv_signal_init(&s.loop, &s.on_int);
+    uv_signal_init(&s.loop, &s.on_hup);
     uv_timer_init(&s.loop, &s.loading);
-    s.on_term.data = s.on_int.data = s.loading.data = &s;
+    s.on_term.data = s.on_int.data = s.on_hup.data = s.loading.data = &s;
     uv_signal_start(&s.on_term, on_signal, SIGTERM);
     uv_signal_start(&s.on_int, on_signal, SIGINT);
+    uv_signal_start(&s.on_hup, on_hangup, SIGHUP);
     uv_timer_start(&s.loading, on_loading, 20, 20);
     uv_run(&s.loop, UV_RUN_DEFAULT);
     gs_loader_keep_learned(&s.loader, gs_api_learned_cost(s.api));

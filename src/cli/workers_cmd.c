@@ -1,4 +1,5 @@
-/* gamasot workers list|add|drain|resume|remove: other machines that answer, of a running server. */
+/* gamasot workers list|add|drain|resume|remove|reload: other machines that answer, of a running
+ * server. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,9 +62,9 @@ static void print_workers(const json_t *root) {
         printf("no workers\n");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i);
-        printf("%-16s %-9s %-12s %lld of %lld running, %lld done, %lld faults%s%s\n",
-               text(w, "name"), text(w, "state"), text(w, "dialect"), count(w, "running"),
-               count(w, "max_sequences"), count(w, "done"), count(w, "faults"),
+        printf("%-16s %-9s %-12s %-8s %lld of %lld running, %lld done, %lld faults%s%s\n",
+               text(w, "name"), text(w, "state"), text(w, "dialect"), text(w, "origin"),
+               count(w, "running"), count(w, "max_sequences"), count(w, "done"), count(w, "faults"),
                text(w, "failure")[0] ? "; " : "", text(w, "failure"));
     }
 }
@@ -86,11 +87,9 @@ typedef struct verb {
     int n_args;
 } verb;
 
-static const verb verbs[] = {{"list", "GET", "", 0},
-                             {"add", "POST", "", 2},
-                             {"drain", "POST", "/drain", 1},
-                             {"resume", "POST", "/resume", 1},
-                             {"remove", "DELETE", "", 1}};
+static const verb verbs[] = {{"list", "GET", "", 0},         {"add", "POST", "", 2},
+                             {"drain", "POST", "/drain", 1}, {"resume", "POST", "/resume", 1},
+                             {"remove", "DELETE", "", 1},    {"reload", "POST", "/reload", 0}};
 
 static const verb *find_verb(const gs_config *cfg) {
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
@@ -143,7 +142,7 @@ int gs_cmd_workers(int argc, char **argv) {
         const verb *v = find_verb(&cfg);
         rc = v ? run(&cfg, flags, v, err, sizeof(err))
                : gs_fail(err, sizeof(err), GS_ERR_INVALID,
-                         "say list, add NAME URL, drain NAME, resume NAME or remove NAME");
+                         "say list, add NAME URL, drain NAME, resume NAME, remove NAME or reload");
     }
     gs_config_deinit(&cfg);
     if (rc < 0)

@@ -3,10 +3,14 @@ directly, in every dialect; and whatever it does, a clean end."""
 
 import http.client
 import json
+import pathlib
 import random
+import signal
 import socket
+import tempfile
 import threading
 import time
+import unittest
 
 import harness
 from harness import Server, SharedServer, limit, long_only, wait_until
@@ -53,7 +57,9 @@ class Same(SharedServer):
         cls.remote = Remote(key=KEY)
         key = harness.TMP / "worker.key"
         key.write_text(KEY + "\n")
-        cls.options = config(section("pc", cls.remote, key_file=key, price=0.5))
+        cls.options = config(section("pc", cls.remote, key_file=key, price=0.5),
+                             "[alias tutor]\nmodel = big\nclass = utility\n",
+                             "[alias lost]\nmodel = nowhere\n")
         super().setUpClass()
         wait_up(cls.server, "pc")
 
@@ -78,6 +84,24 @@ class Same(SharedServer):
         pc = workers(self.server)["pc"]
         self.assertEqual((pc["kind"], pc["dialect"], pc["models"]), ("remote", "vllm", ["big"]))
         self.assertEqual((pc["its_running"], pc["its_waiting"]), (2, 1))
+
+    def test_alias(self):
+        """It has its own name and class, and the worker hears of the model alone."""
+        ids = [m["id"] for m in self.server.get("/v1/models").json["data"]]
+        self.assertIn("tutor", ids)
+        self.assertNotIn("lost", ids)
+        self.assertEqual(self.server.get("/v1/models/tutor").json["id"], "tutor")
+        self.assertIn("tutor:latest",
+                      [m["name"] for m in self.server.get("/api/tags").json["models"]])
+        r = self.server.post("/v1/chat/completions", {"model": "tutor", "messages": USER})
+        self.assertEqual((r.status, r.json["model"]), (200, "tutor"), r.body)
+        self.assertEqual(r.headers["X-Gamasot-Class"], "utility")
+        self.assertEqual(self.remote.seen[0][2]["model"], "big")
+        said = self.server.ok("/api/chat", {"model": "tutor", "messages": USER, "stream": False})
+        self.assertEqual(said["model"], "tutor")
+        self.assertEqual(self.server.get("/v1/models/lost").status, 404)
+        r = self.server.post("/v1/chat/completions", {"model": "lost", "messages": USER})
+        self.assert_error(r, 404, param="model")
 
     def test_chat(self):
         body = {"model": "big", "messages": USER, "max_tokens": 5}
@@ -399,7 +423,6 @@ class Two(SharedServer):
         a.kill()
         self.server.ok("/v1/chat/completions", {"model": "twin", "messages": USER})
 
-    @long_only
     def test_none_is_left(self):
         """Both are asked, and the client is told what the last one did."""
         for r in self.remotes:
@@ -408,6 +431,31 @@ class Two(SharedServer):
         self.assert_error(r, 503, says="it takes no connections")
         now = workers(self.server)
         self.assertEqual([now[name]["faults"] for name in "ab"], [1, 1])
+
+    def test_none_is_there(self):
+        """Where nobody will be there in time, the client is told, with what keeps each."""
+        body = {"model": "twin", "messages": USER}
+        for name in "ab":
+            self.server.ok(f"/v1/workers/{name}/drain", {})
+        r = self.server.post("/v1/chat/completions", body)
+        self.assert_error(r, 503, says="a gets no new work")
+        self.assertIn("b gets no new work", r.json["error"]["message"])
+        self.assertGreaterEqual(int(r.headers["Retry-After"]), 1)
+        # streams, too: no headers have gone out that would have to be taken back
+        r = self.server.post("/v1/chat/completions", {**body, "stream": True})
+        self.assert_error(r, 503, says="reached")
+        self.server.ok("/v1/workers/b/resume", {})
+        self.server.ok("/v1/chat/completions", body)
+
+    @long_only
+    def test_all_are_dead(self):
+        body = {"model": "twin", "messages": USER}
+        for r in self.remotes:
+            r.kill()
+        self.server.post("/v1/chat/completions", body) # each has been tried
+        r = self.server.post("/v1/chat/completions", body)
+        self.assertIn("reached: a has failed", r.body.decode())
+        self.assertIn("b has failed", r.body.decode())
 
     @long_only
     @limit(600)
@@ -507,6 +555,234 @@ class Beside(SharedServer):
     def test_embeddings_stay(self):
         r = self.server.post("/v1/embeddings", {"model": self.model, "input": "x"})
         self.assertIn(r.status, (200, 400), r.body)
+
+
+class One(SharedServer):
+    """A worker that runs one request at a time: what waits for it waits here."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.remote = Remote(["solo"])
+        cls.options = config(section("pc", cls.remote, max_sequences=1))
+        super().setUpClass()
+        wait_up(cls.server, "pc")
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.remote.kill()
+
+    def setUp(self):
+        self.remote.gap_s = 0.05
+        self.remote.seen.clear()
+        self.remote.answered.clear()
+        self.waiting = []
+
+    @staticmethod
+    def body(text, **more):
+        return {"model": "solo", "max_tokens": 4, "messages": [{"role": "user", "content": text}], **more}
+
+    def block(self):
+        """Takes the worker's only seat; the one who frees it has to wait for those that waited."""
+        stream = self.server.stream("/v1/chat/completions",
+                                    self.body("block", user="zoe", max_tokens=2000))
+        next(stream.events())
+        return stream
+
+    def unblock(self, stream):
+        self.remote.gap_s = 0.0
+        stream.close()
+
+    def ask(self, text, **more):
+        """In a thread of its own; back once it waits. Its id."""
+        headers = more.pop("headers", None)
+        before = {q["id"] for q in self.server.get("/v1/queue").json["own"]}
+        t = threading.Thread(target=self.server.ok,
+                             args=("/v1/chat/completions", self.body(text, **more)),
+                             kwargs={"headers": headers})
+        t.start()
+        self.waiting.append(t)
+        found = []
+
+        def waits():
+            found[:] = [q["id"] for q in self.server.get("/v1/queue").json["own"]
+                        if q["id"] not in before]
+            return found
+        if "user" not in more:
+            wait_until("it waits", waits)
+        return found[0] if found else None
+
+    def answered(self):
+        for t in self.waiting:
+            t.join()
+        return [b["messages"][0]["content"] for _, _, b in self.remote.seen]
+
+    def state(self, id_):
+        return self.server.get(f"/v1/requests/{id_}").json["sequences"][0]
+
+    def test_who_has_used_less_goes_first(self):
+        """One account for each person: what this machine did for mina counts at the other one."""
+        self.server.ok("/v1/completions", {"prompt": "x", "user": "mina", "max_tokens": 50})
+        blocker = self.block()
+        for n, who in enumerate(("mina", "bob"), 1):
+            self.ask(f"of {who}", user=who)
+            wait_until("it waits", lambda n=n: self.server.get("/v1/queue").json["waiting"] == n)
+        self.server.get("/v1/queue") # the engine has answered what was asked before
+        self.unblock(blocker)
+        self.assertEqual(self.answered(), ["block", "of bob", "of mina"])
+
+    def test_paused_while_it_waits(self):
+        blocker = self.block()
+        paused = self.ask("paused")
+        self.server.ok(f"/v1/requests/{paused}/pause", {})
+        self.ask("other")
+        self.assertEqual((self.state(paused)["paused"], self.state(paused)["waiting_for"]),
+                         (True, "paused"))
+        self.unblock(blocker)
+        self.waiting.pop().join()
+        self.assertEqual(self.answered_now(), ["block", "other"])
+        self.server.ok(f"/v1/requests/{paused}/resume", {})
+        self.assertEqual(self.answered(), ["block", "other", "paused"])
+
+    def answered_now(self):
+        return [b["messages"][0]["content"] for _, _, b in self.remote.seen]
+
+    def test_background_is_paused(self):
+        self.server.ok("/v1/background/pause", {})
+        wait_until("it is", lambda: self.server.get("/v1/background").json["paused"])
+        background = self.ask("later", headers={"X-Gamasot-Class": "background"})
+        self.server.ok("/v1/chat/completions", self.body("now"))
+        self.assertTrue(self.state(background)["paused"])
+        self.assertEqual(self.answered_now(), ["now"])
+        self.server.ok("/v1/background/resume", {})
+        self.assertEqual(self.answered(), ["now", "later"])
+
+    def test_paused_while_it_is_answered(self):
+        """The worker may go on to its end, but nothing of it comes before it goes on here."""
+        stream = self.server.stream("/v1/chat/completions", self.body("slow", max_tokens=40))
+        events = stream.events()
+        next(events)
+        id_ = self.server.get("/v1/queue").json["own"][0]["id"]
+        self.server.ok(f"/v1/requests/{id_}/pause", {})
+        self.remote.gap_s = 0.0
+        wait_until("the worker to be done", lambda: self.remote.answered)
+        self.assertEqual((self.state(id_)["state"], self.state(id_)["paused"]), ("running", True))
+        self.assertLess(self.state(id_)["output_tokens"], 40)
+        self.server.ok(f"/v1/requests/{id_}/resume", {})
+        text = "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+        self.assertEqual(len(text.split()), 40)
+
+
+class Reload(unittest.TestCase):
+    """The configuration's workers change, and those added by command stay, over restarts, too."""
+
+    @staticmethod
+    def ask(server, model):
+        return server.ok("/v1/chat/completions", {"model": model, "messages": USER, "max_tokens": 3})
+
+    @staticmethod
+    def begin(server, model, n):
+        stream = server.stream("/v1/chat/completions",
+                               {"model": model, "messages": USER, "max_tokens": n})
+        events = stream.events()
+        next(events)
+        return events
+
+    @staticmethod
+    def finish(events):
+        return len("".join(e["choices"][0]["delta"].get("content", "") for e in events).split())
+
+    def reload(self, server, text):
+        pathlib.Path(self.file).write_text(text)
+        before = server.log().count("was read again")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("it was read", lambda: server.log().count("was read again") > before)
+
+    def test_reload(self):
+        with Remote(["m-a"], gap_s=0.02) as a, Remote(["m-b"]) as b, Remote(["m-c"]) as c:
+            options = config(section("a", a, price=2), section("b", b))
+            self.file = options[1]
+            with Server(*options) as server:
+                wait_up(server, "a", "b")
+                self.assertEqual({w.get("origin") for w in workers(server).values()}, {None, "file"})
+                cut = self.begin(server, "m-a", 60)
+                # changed, removed, added; what runs is not cut
+                self.reload(server, section("a", a, price=3) + section("c", c))
+                wait_up(server, "a", "c")
+                self.assertEqual(workers(server)["a"]["price"], 3)
+                self.assertNotIn("b", workers(server))
+                self.ask(server, "m-c")
+                self.assertEqual(server.post("/v1/chat/completions",
+                                             {"model": "m-b", "messages": USER}).status, 404)
+                # the same name is another machine
+                self.reload(server, section("a", b) + section("c", c))
+                wait_until("the other one", lambda: workers(server)["a"]["models"] == ["m-b"])
+                self.ask(server, "m-b")
+                # none at all; still what runs is not cut
+                self.reload(server, "")
+                self.assertEqual(set(workers(server)) - {"local"}, set())
+                self.assertEqual(self.finish(cut), 60)
+                wait_until("all are gone", lambda: workers(server) == {})
+
+    def test_bad_files_change_nothing(self):
+        with Remote(["m-a"]) as a:
+            options = config(section("a", a))
+            with Server(*options) as server:
+                wait_up(server, "a")
+                for text, says in (("[worker a]\nurl\n", ":2: neither"),
+                                   ("[worker a]\nurl = http://x\ncolour = red\n", "colour"),
+                                   (section("b", a) + "[worker c]\nprice = 1\n", "'url' is missing"),
+                                   (section("b", a) + section("c", a, classes="fast"), "classes"),
+                                   (section("b", a) + section("c", a, key_file="/no/such"), "key_file"),
+                                   (section("a", a, power_on="reboot"), "power_on")):
+                    with self.subTest(says):
+                        pathlib.Path(options[1]).write_text(text)
+                        r = server.post("/v1/workers/reload", {})
+                        self.assertGreaterEqual(r.status, 400, r.body)
+                        self.assertIn("Nothing was changed", r.json["error"]["message"])
+                        self.assertIn(says, r.json["error"]["message"])
+                        self.assertIn(says, server.log())
+                        self.assertEqual(set(workers(server)) - {"local"}, {"a"})
+                        self.ask(server, "m-a")
+                pathlib.Path(options[1]).write_text(section("b", a))
+                code, out, err = harness.cli("workers", "reload", "--url",
+                                             f"http://127.0.0.1:{server.port}")
+                self.assertEqual(code, 0, err)
+                self.assertIn("b ", out)
+                wait_up(server, "b")
+
+    def test_added_by_command_stay(self):
+        key = harness.TMP / "added.key"
+        key.write_text(KEY + "\n")
+        state = tempfile.mkdtemp(prefix="added-", dir=harness.TMP)
+        with Remote(["m-a"], key=KEY) as a, Remote(["m-b"]) as b:
+            options = ("--store.folder", state, "--server.add_workers=true", "--server.sandbox=false")
+            cli = lambda server, *args: harness.cli("workers", *args, "--url",
+                                                    f"http://127.0.0.1:{server.port}")
+            with Server(*options) as server:
+                self.assertEqual(cli(server, "add", "pc", a.url, "--key-file", str(key),
+                                     "--class", "chat")[0], 0)
+                self.assertEqual(cli(server, "add", "nuc", b.url)[0], 0)
+                wait_up(server, "pc", "nuc")
+            kept = (pathlib.Path(state) / "workers.json").read_text()
+            self.assertIn(str(key), kept)
+            self.assertNotIn(KEY, kept)
+            with Server(*options) as server:
+                wait_up(server, "pc", "nuc")
+                self.assertEqual((workers(server)["pc"]["origin"], workers(server)["pc"]["classes"]),
+                                 ("command", ["chat"]))
+                self.assertIn("command", cli(server, "list")[1])
+                self.ask(server, "m-a")
+                self.assertEqual(cli(server, "remove", "nuc")[0], 0)
+            # the configuration's word goes before what was added; a key that has gone stops nobody
+            key.unlink()
+            with Server(*options) as server:
+                self.assertEqual(workers(server), {})
+                self.assertIn("key_file", server.log())
+            with Server(*options, *config(section("pc", b))) as server:
+                wait_up(server, "pc")
+                self.assertEqual(workers(server)["pc"]["origin"], "file")
+                self.assertEqual(workers(server)["pc"]["models"], ["m-b"])
 
 
 class Closed(SharedServer):
