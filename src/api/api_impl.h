@@ -75,8 +75,9 @@ void gs_hours_apply(const gs_api *a, gs_engine_settings *s);
 /* Looks at the wall's clock and tells the engine what has changed. */
 void gs_hours_tick(gs_api *a);
 bool gs_hours_answered(gs_api *a, gs_query *q); /* false: not one of its questions */
-/* Paused by somebody, since before a restart perhaps. */
-void gs_hours_set_paused(gs_api *a, bool paused);
+void gs_hours_set_paused(gs_api *a, bool paused); /* by somebody */
+/* The same from before a restart, unless somebody has said otherwise since. */
+void gs_hours_was_paused(gs_api *a, bool paused);
 /* Why background of the owner does not run at all now, or NULL. Static. */
 const char *gs_hours_why_not(const gs_api *a, const gs_owner *o);
 /* The hours of the owner's background: the person's own, else the household's; "": always. Valid

@@ -27,6 +27,7 @@ struct gs_hours {
     gs_schedule schedule;
     gs_schedule classes[GS_CLASS_COUNT];
     bool paused; /* by somebody */
+    bool told;   /* since the start */
     bool open;   /* when last looked at */
     bool stale;  /* the engine does not know yet */
     bool asking; /* q is the engine's */
@@ -191,14 +192,26 @@ void gs_hours_tick(gs_api *a) {
         ask(a, h->stale, n);
 }
 
-void gs_hours_set_paused(gs_api *a, bool paused) {
+static void set_paused(gs_api *a, bool paused) {
     gs_hours *h = a->hours;
-    if (!h || h->paused == paused)
+    if (h->paused == paused)
         return;
     h->paused = paused;
     h->stale = true;
     gs_info("hours", "background %s", paused ? "paused" : "goes on");
     gs_hours_tick(a);
+}
+
+void gs_hours_set_paused(gs_api *a, bool paused) {
+    if (!a->hours)
+        return;
+    a->hours->told = true;
+    set_paused(a, paused);
+}
+
+void gs_hours_was_paused(gs_api *a, bool paused) {
+    if (a->hours && !a->hours->told)
+        set_paused(a, paused);
 }
 
 /* ---- Questions ----------------------------------------------------------------------------- */

@@ -361,7 +361,7 @@ static void open_done(gs_store_job *job) {
         k->service_base_s = o->service_s;
         k->began_ns = gs_now_ns();
         k->opened = true;
-        gs_hours_set_paused(k->api, o->paused != 0);
+        gs_hours_was_paused(k->api, o->paused != 0);
         for (gs_kept_batch *b = o->batches, *next; b; b = next, n++) {
             next = b->next;
             gs_batches_add(k, b);
