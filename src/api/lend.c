@@ -6,6 +6,7 @@
 #include "api/api_impl.h"
 #include "api/bills.h"
 #include "api/embed.h"
+#include "api/ollama.h"
 #include "api/settings.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -197,6 +198,26 @@ void gs_lend_find(gs_req *r, const char *want) {
     }
 }
 
+bool gs_lend_cold(gs_req *r, gs_model_entry *m) {
+    const char *asked = json_string_value(json_object_get(r->body, "model"));
+    gs_lend_find(r, gs_models_name(r->api, m));
+    if (!r->lends)
+        return false;
+    r->cold = m;
+    r->model = gs_api_find_name(r->api, asked ? asked : "", &r->alias);
+    return true;
+}
+
+bool gs_lend_fits(const gs_req *r) {
+    return !r->dialect->embeds && r->n_prompts * r->p.n == 1 && !obstacle(r);
+}
+
+bool gs_lend_takes(const gs_api *a, const gs_model_entry *m, const gs_route *route,
+                   const json_t *body) {
+    return (route->flags & GS_ROUTE_GENERATES) == GS_ROUTE_GENERATES &&
+           !gs_ollama_only_loads(route, body) && gs_lend_knows(a, gs_models_name(a, m));
+}
+
 void gs_lend_tell_local(gs_api *a) {
     const char *names[GS_PLACE_MODELS];
     gs_backend_info info;
@@ -204,8 +225,8 @@ void gs_lend_tell_local(gs_api *a) {
     if (a->workers_told || !gs_workers_any(a->workers) ||
         gs_engine_get_state(a->engine) != GS_ENGINE_READY)
         return;
-    for (; n < a->models.n && n < GS_PLACE_MODELS; n++)
-        names[n] = gs_api_served_name(a, n);
+    while (n < GS_PLACE_MODELS && (names[n] = gs_api_served_name(a, n)))
+        n++;
     gs_engine_lane_info(a->engine, 0, &info);
     a->workers_told =
         gs_workers_set_local(a->workers, names, n, info.max_seqs > 0 ? info.max_seqs : 1) == 0;
@@ -224,7 +245,7 @@ static gs_job job_for(const gs_req *r, const gs_buf *body) {
                 .person = r->person,
                 .cache_scope = r->cache_scope,
                 .only_local = !r->lends,
-                .only_remote = !r->m,
+                .only_remote = !r->m && !r->cold,
                 .arrival_ns = r->began_ns};
     if (body) {
         j.members = body->data;
@@ -247,6 +268,7 @@ static void refused(gs_req *r, int code) {
 static bool submit(gs_req *r, gs_job *j) {
     gs_api *a = r->api;
     gs_lend_tell_local(a);
+    gs_workers_set_load(a->workers, j->model, r->cold ? gs_models_load_ns(r->cold) : 0);
     const int rc = gs_workers_submit(a->workers, j);
     if (rc == 0) {
         gs_bills_refresh(a);
@@ -309,6 +331,8 @@ static void admit(gs_req *r, gs_choice *c) {
 static void on_taken(gs_job *j) {
     gs_choice *c = j->owner;
     gs_req *r = c->req;
+    if (r->cold) /* until the first part this machine may still be the one */
+        return;
     gs_req_hold(r);
     admit(r, c);
     gs_req_release(r);
@@ -322,6 +346,7 @@ static int on_part(gs_job *j, gs_remote_part_kind kind, const char *data, size_t
     gs_choice *c = j->owner;
     gs_req *r = c->req;
     gs_req_hold(r);
+    admit(r, c);
     const int rc = gs_req_lent_part(r, c, kinds[kind], data, n);
     gs_req_release(r);
     return rc;
@@ -375,6 +400,10 @@ static void on_end(gs_job *j, const gs_remote_end *end) {
 
 static void on_local(gs_job *j) {
     gs_choice *c = j->owner;
+    if (c->req->cold) {
+        gs_req_park(c->req);
+        return;
+    }
     c->local = true;
     gs_engine_submit(c->req->api->engine, c->seq);
 }
@@ -428,7 +457,7 @@ void gs_lend_local_end(gs_req *r, gs_choice *c) {
 }
 
 void gs_lend_tick(gs_req *r, int64_t now_ns) {
-    if (r->state != GS_REQ_SUBMITTED || now_ns - r->submitted_ns < HEADERS_NS)
+    if (r->state != GS_REQ_SUBMITTED || r->cold || now_ns - r->submitted_ns < HEADERS_NS)
         return;
     for (int32_t i = 0; i < r->n_choices && r->state == GS_REQ_SUBMITTED; i++)
         if (r->choices[i].with_workers && !r->choices[i].local)

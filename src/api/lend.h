@@ -19,6 +19,7 @@
 #define GS_API_LEND_H
 
 #include "api/request.h"
+#include "api/route.h"
 
 struct gs_api;
 
@@ -36,6 +37,15 @@ bool gs_lend_knows(const struct gs_api *a, const char *want);
 const char *gs_lend_name_at(const struct gs_api *a, int i);
 /* Finds the model of a request: r->lends, and without a local one r->model and r->alias. */
 void gs_lend_find(gs_req *r, const char *want);
+/* Whether a remote worker has the model m of this machine, which is not in memory: then the request
+ * may go there, and r->cold says who else. */
+bool gs_lend_cold(gs_req *r, gs_model_entry *m);
+/* Whether that can be left to the workers: one answer, and nothing in it that only this machine
+ * can do. */
+bool gs_lend_fits(const gs_req *r);
+/* Whether a request for m, which is not in memory, is to begin all the same. */
+bool gs_lend_takes(const struct gs_api *a, const gs_model_entry *m, const gs_route *route,
+                   const json_t *body);
 /* Bodies for workers; any thread. 0 or r->error. */
 int gs_lend_prepare(gs_req *r);
 void gs_lend_deinit(gs_req *r);

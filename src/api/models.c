@@ -19,6 +19,10 @@
 #define ALIVE_WHOLE_NS  (20 * GS_NS_PER_S)
 #define ALIVE_AGAIN_NS  (10 * GS_NS_PER_S)
 
+/* Of a model that was never loaded. */
+#define LOAD_NS          GS_NS_PER_S
+#define LOAD_NS_PER_BYTE 2
+
 static void step(gs_api *a);
 
 const char *gs_model_state_name(gs_model_state s) {
@@ -36,6 +40,19 @@ const char *gs_model_state_name(gs_model_state s) {
 /* The first one's name may come from its file. */
 static const char *name_of(const gs_api *a, const gs_model_entry *m) {
     return m == a->models.v ? a->cfg.model->name : m->name;
+}
+
+const char *gs_models_name(const gs_api *a, const gs_model_entry *m) {
+    return name_of(a, m);
+}
+
+int64_t gs_models_load_ns(const gs_model_entry *m) {
+    if (m->state == GS_MODEL_READY)
+        return 0;
+    const int64_t guess_ns = (int64_t)m->spec->bytes * LOAD_NS_PER_BYTE + LOAD_NS;
+    const int64_t all_ns = m->load_ns > 0 ? m->load_ns : guess_ns;
+    const int64_t done = m->state == GS_MODEL_LOADING ? atomic_load(&m->percent) : 0;
+    return all_ns - all_ns * done / 100 + 1;
 }
 
 /* The best that the name fits, if that is at least so good; of several equally good ones the first,
@@ -228,17 +245,17 @@ static void after_release(gs_api *a, gs_model_entry *m) {
 /* ---- Parked requests
  * ------------------------------------------------------------------------------- */
 
-static bool wants_stream(const gs_parked *p) {
-    const json_t *v = json_object_get(p->body, "stream");
-    if (!p->route->stream)
+static bool wants_stream(const gs_route *route, const json_t *body) {
+    const json_t *v = json_object_get(body, "stream");
+    if (!route->stream)
         return false;
     /* Ollama's dialect streams unless it is told not to. */
-    return json_is_true(v) || (!v && strcmp(p->route->stream, "application/x-ndjson") == 0);
+    return json_is_true(v) || (!v && strcmp(route->stream, "application/x-ndjson") == 0);
 }
 
 static void alive(gs_parked *p, int64_t now_ns) {
-    const bool stream = wants_stream(p);
-    const bool events = stream && strcmp(p->route->stream, "text/event-stream") == 0;
+    const bool stream = p->stream != NULL;
+    const bool events = stream && strcmp(p->stream, "text/event-stream") == 0;
     const int64_t due_ns = p->written_ns > 0
                                ? p->written_ns + ALIVE_AGAIN_NS
                                : p->began_ns + (stream ? ALIVE_STREAM_NS : ALIVE_WHOLE_NS);
@@ -246,7 +263,7 @@ static void alive(gs_parked *p, int64_t now_ns) {
         return;
     if (p->written_ns == 0) {
         gs_http_add_header(p->rq, "Cache-Control", "no-store");
-        gs_http_begin(p->rq, 200, stream ? p->route->stream : "application/json");
+        gs_http_begin(p->rq, 200, stream ? p->stream : "application/json");
     }
     p->written_ns = now_ns;
     const char *sign = events ? ": the model is loading\n\n" : " ";
@@ -281,6 +298,7 @@ static void refuse(gs_api *a, gs_model_entry *m, const gs_api_error *e) {
         size_t n;
         gs_http_body(taken.rq, &n);
         gs_api_discard(a, taken.body, n);
+        json_decref(taken.again.note);
         gs_api_reply_error(taken.rq, e);
     }
 }
@@ -290,21 +308,26 @@ static void release_parked(gs_api *a, gs_model_entry *m) {
     gs_parked *p;
     while ((p = parked_of(a, m))) {
         const gs_parked taken = unpark(a, p);
-        taken.route->handle(a, taken.rq, taken.body);
+        if (taken.route)
+            taken.route->handle(a, taken.rq, taken.body);
+        else
+            gs_req_resume(a, taken.rq, taken.body, &taken.again);
     }
 }
 
-void gs_models_park(gs_api *a, gs_model_entry *m, gs_http_request *rq, json_t *body,
-                    const gs_route *route) {
+static void park(gs_api *a, const gs_parked *what) {
+    gs_model_entry *m = what->model;
     gs_api_error e = {0};
     gs_parked *p = a->n_live < a->cfg.max_live_requests ? gs_calloc(1, sizeof(*p)) : NULL;
     if (!p) {
         gs_api_fail(&e, GS_ERR_OVERLOADED, NULL, "Too many requests are being answered.");
-        json_decref(body);
-        gs_api_reply_error(rq, &e);
+        json_decref(what->body);
+        json_decref(what->again.note);
+        gs_api_reply_error(what->rq, &e);
         return;
     }
-    *p = (gs_parked){.rq = rq, .body = body, .route = route, .model = m, .began_ns = gs_now_ns()};
+    *p = *what;
+    p->began_ns = gs_now_ns();
     gs_parked **at = &a->models.parked;
     while (*at)
         at = &(*at)->next;
@@ -316,6 +339,29 @@ void gs_models_park(gs_api *a, gs_model_entry *m, gs_http_request *rq, json_t *b
     step(a);
 }
 
+void gs_models_park(gs_api *a, gs_model_entry *m, gs_http_request *rq, json_t *body,
+                    const gs_route *route) {
+    park(a, &(gs_parked){.rq = rq,
+                         .body = body,
+                         .route = route,
+                         .stream = wants_stream(route, body) ? route->stream : NULL,
+                         .model = m});
+}
+
+void gs_models_park_again(gs_api *a, gs_model_entry *m, gs_http_request *rq, json_t *body,
+                          const gs_req_again *again) {
+    const bool stream = json_is_true(json_object_get(body, "stream"));
+    if (m->state == GS_MODEL_READY) { /* by now */
+        gs_req_resume(a, rq, body, again);
+        return;
+    }
+    park(a, &(gs_parked){.rq = rq,
+                         .body = body,
+                         .again = *again,
+                         .stream = stream ? again->dialect->stream_type : NULL,
+                         .model = m});
+}
+
 bool gs_models_gone(gs_api *a, gs_http_request *rq) {
     for (gs_parked *p = a->models.parked; p; p = p->next) {
         if (p->rq != rq)
@@ -323,6 +369,7 @@ bool gs_models_gone(gs_api *a, gs_http_request *rq) {
         const gs_parked taken = unpark(a, p);
         taken.model->used_ns = gs_now_ns();
         json_decref(taken.body);
+        json_decref(taken.again.note);
         gs_http_end(rq);
         return true;
     }
@@ -499,6 +546,7 @@ static void attached(gs_api *a, gs_model_entry *m) {
     m->served = m->loaded.served;
     m->state = GS_MODEL_READY;
     m->used_ns = gs_now_ns();
+    m->load_ns = (int64_t)(m->served->load_ms * (double)GS_NS_PER_MS) + 1;
     m->keep_ns = m->spec->keep_ns;
     if (m != a->models.v && !m->metrics && (m->metrics = gs_calloc(1, sizeof(*m->metrics))))
         gs_metrics_init_further(m->metrics, a->metrics);

@@ -28,6 +28,7 @@
 #include <uv.h>
 
 #include "api/api.h"
+#include "api/request.h"
 #include "api/route.h"
 #include "metrics/metrics.h"
 
@@ -57,6 +58,7 @@ struct gs_model_entry {
     int64_t used_ns;               /* when it was used last */
     uint64_t ticket;               /* QUEUED: its place */
     uint64_t bytes;                /* that it holds, or will */
+    int64_t load_ns;               /* that it took to load; 0: never loaded */
     atomic_int percent;            /* LOADING: the loading thread's */
     gs_metrics *metrics;           /* of its requests; the server's for the first, NULL: none yet */
     gs_loaded_model loaded;
@@ -68,7 +70,9 @@ typedef struct gs_parked {
     struct gs_parked *next;
     gs_http_request *rq;
     json_t *body;
-    const gs_route *route;
+    const gs_route *route; /* that takes it then; NULL: gs_req_resume */
+    gs_req_again again;
+    const char *stream; /* media type of an answer that is streamed; NULL: it is not */
     gs_model_entry *model;
     int64_t began_ns, written_ns; /* last sign of life; 0: no headers yet */
 } gs_parked;
@@ -141,10 +145,18 @@ void gs_models_keep(gs_model_entry *m, int64_t keep_ns);
 /* When it will go, as a point in time; GS_NEVER_NS: it stays. */
 int64_t gs_models_expires_ns(const gs_api *a, const gs_model_entry *m);
 
+/* The name under which it is served. */
+const char *gs_models_name(const gs_api *a, const gs_model_entry *m);
+/* About how long it would take to be READY, were it asked for now. */
+int64_t gs_models_load_ns(const gs_model_entry *m);
 /* Keeps the request until m is READY, and has m loaded; then route->handle takes it. Takes rq and
  * body. */
 void gs_models_park(gs_api *a, gs_model_entry *m, gs_http_request *rq, json_t *body,
                     const gs_route *route);
+/* The same for a request that had begun already: gs_req_resume takes it then. Takes again's note,
+ * too. */
+void gs_models_park_again(gs_api *a, gs_model_entry *m, gs_http_request *rq, json_t *body,
+                          const gs_req_again *again);
 /* The client of a parked request is gone. False: rq is not parked. */
 bool gs_models_gone(gs_api *a, gs_http_request *rq);
 void gs_models_answered(gs_api *a, gs_query *q); /* ATTACH and DETACH */

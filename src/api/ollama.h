@@ -31,6 +31,8 @@ int gs_ollama_generate_in(const json_t *body, const char *model, gs_ollama_in *o
 #define GS_OLLAMA_KEEP_UNSAID (-1)
 /* keep_alive: 0, a time, GS_KEEP_FOREVER or UNSAID. 0 or e->code. */
 int gs_ollama_keep_alive(const json_t *body, int64_t *keep_ns, gs_api_error *e);
+/* Of Ollama's endpoints: nothing to answer, the model alone is meant. */
+bool gs_ollama_only_loads(const gs_route *route, const json_t *body);
 /* Nothing to answer, and the model is to go: it need not be loaded for that. */
 bool gs_ollama_sends_away(const gs_route *route, const json_t *body);
 

@@ -59,14 +59,17 @@ int gs_ollama_keep_alive(const json_t *body, int64_t *keep_ns, gs_api_error *e) 
 
 static bool has_text(const json_t *body, const char *field);
 
+bool gs_ollama_only_loads(const gs_route *route, const json_t *body) {
+    return strncmp(route->path, "/api/", 5) == 0 && !has_text(body, "prompt") &&
+           !has_text(body, "suffix") && json_array_size(json_object_get(body, "messages")) == 0 &&
+           !json_object_get(body, "input");
+}
+
 bool gs_ollama_sends_away(const gs_route *route, const json_t *body) {
     int64_t keep_ns;
     gs_api_error e;
-    if (strncmp(route->path, "/api/", 5) != 0 || gs_ollama_keep_alive(body, &keep_ns, &e) != 0)
-        return false;
-    return keep_ns == 0 && !has_text(body, "prompt") && !has_text(body, "suffix") &&
-           json_array_size(json_object_get(body, "messages")) == 0 &&
-           !json_object_get(body, "input");
+    return gs_ollama_only_loads(route, body) && gs_ollama_keep_alive(body, &keep_ns, &e) == 0 &&
+           keep_ns == 0;
 }
 
 /* ---- Parts that both endpoints have ---------------------------------------------------------- */

@@ -494,8 +494,10 @@ static void submit(gs_req *r) {
 }
 
 static void prepared(gs_req *r, int rc) {
-    gs_api_discard(r->api, r->body, r->body_bytes);
-    r->body = NULL;
+    if (!r->cold) {
+        gs_api_discard(r->api, r->body, r->body_bytes);
+        r->body = NULL;
+    }
     if (r->state == GS_REQ_DONE) { /* the client went away meanwhile */
         maybe_free(r);
         return;
@@ -639,6 +641,8 @@ static int find_model(gs_req *r) {
     }
     if (!m)
         m = r->api->models.v;
+    if (m->state != GS_MODEL_READY && gs_lend_cold(r, m))
+        return 0;
     if (m->state != GS_MODEL_READY)
         return gs_api_fail(&r->error, GS_ERR_UNAVAILABLE, "model",
                            "The model '%.80s' is not in memory.", m->name);
@@ -651,30 +655,44 @@ static int find_model(gs_req *r) {
 
 void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
                   bool chat) {
+    gs_req_resume(
+        a, rq, body,
+        &(gs_req_again){.dialect = d, .note = note, .chat = chat, .began_ns = gs_now_ns()});
+}
+
+void gs_req_resume(gs_api *a, gs_http_request *rq, json_t *body, const gs_req_again *again) {
+    const bool chat = again->chat;
     gs_req *r = gs_calloc(1, sizeof(*r));
     if (!r) {
         gs_api_error e;
         gs_api_fail(&e, GS_ERR_NOMEM, NULL, "Out of memory.");
         json_decref(body);
-        json_decref(note);
+        json_decref(again->note);
         gs_api_reply_error(rq, &e);
         return;
     }
     *r = (gs_req){.api = a,
                   .rq = rq,
-                  .dialect = d,
+                  .dialect = again->dialect,
                   .body = body,
-                  .note = note,
+                  .note = again->note,
                   .created_s = gs_wall_s(),
-                  .began_ns = gs_now_ns()};
+                  .began_ns = again->began_ns};
     gs_http_body(rq, &r->body_bytes);
     gs_api_link(a, r);
     gs_http_set_user(rq, r);
-    name_request(r);
+    if (again->id[0])
+        memcpy(r->id, again->id, sizeof(r->id));
+    else
+        name_request(r);
     r->headers_sent = gs_http_begun(rq) != NULL; /* signs of life while the model was loaded */
     r->p.stream = json_is_true(json_object_get(body, "stream")); /* how an error is told then */
     if (find_model(r) != 0 || read_params(r, chat) != 0) {
         gs_req_fail(r, &r->error);
+        return;
+    }
+    if (r->cold && !gs_lend_fits(r)) {
+        gs_req_park(r);
         return;
     }
     gs_req_classify(r);
@@ -694,6 +712,23 @@ void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, co
         return;
     }
     prepared(r, gs_req_prepare(r));
+}
+
+void gs_req_park(gs_req *r) {
+    gs_api *a = r->api;
+    gs_model_entry *m = r->cold;
+    gs_http_request *rq = r->rq;
+    json_t *body = r->body;
+    gs_req_again again = {
+        .dialect = r->dialect, .note = r->note, .chat = r->p.chat, .began_ns = r->began_ns};
+    memcpy(again.id, r->id, sizeof(again.id));
+    r->rq = NULL;
+    r->body = r->note = NULL;
+    r->state = GS_REQ_DONE; /* without an answer of its own */
+    cancel_all(r);
+    gs_http_set_user(rq, NULL);
+    maybe_free(r);
+    gs_models_park_again(a, m, rq, body, &again);
 }
 
 /* ---- Events

@@ -121,6 +121,15 @@ typedef enum gs_req_state {
     GS_REQ_DONE
 } gs_req_state;
 
+/* What gs_req_resume needs of a request that begins anew. */
+typedef struct gs_req_again {
+    const gs_dialect *dialect;
+    json_t *note;
+    bool chat;
+    char id[48];
+    int64_t began_ns;
+} gs_req_again;
+
 struct gs_req {
     gs_api *api;
     gs_http_request *rq; /* NULL once answered or gone */
@@ -141,8 +150,10 @@ struct gs_req {
     const gs_served_model *m;    /* it */
     const char *model;           /* the name it was asked for by, as it is served */
     const gs_model_alias *alias; /* or NULL */
-    /* lend.c: some remote worker has the model; without m none but these. */
+    /* lend.c: some remote worker has the model; without m none but these, or this machine once it
+     * has loaded cold: then it begins anew. */
     bool lends;
+    gs_model_entry *cold;
     uint32_t lent_model;
     gs_buf *lent; /* [n_lent] bodies for them, by prompt, or by piece of the texts */
     int32_t n_lent;
@@ -155,7 +166,7 @@ struct gs_req {
     gs_person_config limits; /* of the person, by the key */
     /* prompts */
     size_t body_bytes; /* as it came */
-    json_t *body;      /* kept while PREPARING */
+    json_t *body;      /* kept while PREPARING, and with cold */
     gs_ids *prompts;   /* [n_prompts] */
     gs_buf *echo_text; /* [n_prompts], completions with echo */
     gs_guide **guides; /* [n_prompts * p.n] until the sequences have them; NULL: unconstrained */
@@ -183,6 +194,10 @@ struct gs_req {
  * every case. */
 void gs_req_start(gs_api *a, gs_http_request *rq, json_t *body, json_t *note, const gs_dialect *d,
                   bool chat);
+/* It was parked until its model was there. Takes rq, body and again's note. */
+void gs_req_resume(gs_api *a, gs_http_request *rq, json_t *body, const gs_req_again *again);
+/* r->cold is to answer it: r is over, and what it is for waits until that is loaded. */
+void gs_req_park(gs_req *r);
 void gs_req_event(gs_req *r, const gs_event *ev);
 void gs_req_gone(gs_req *r); /* the client went away */
 /* Somebody has had enough of it: it ends with what it has said so far, or, with nothing that can

@@ -269,7 +269,8 @@ void gs_api_hand_over(gs_api *a, const gs_route *route, gs_http_request *rq, jso
     gs_model_entry *m = NULL;
     if (route->flags & GS_ROUTE_USES)
         m = gs_models_of_body(a, body);
-    if (m && m->state != GS_MODEL_READY && !gs_ollama_sends_away(route, body))
+    if (m && m->state != GS_MODEL_READY && !gs_ollama_sends_away(route, body) &&
+        !gs_lend_takes(a, m, route, body))
         gs_models_park(a, m, rq, body, route);
     else
         route->handle(a, rq, body);

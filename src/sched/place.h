@@ -94,6 +94,7 @@ typedef struct gs_place_model {
     uint32_t model;  /* the caller's number for what clients ask for */
     uint64_t file;   /* equal and not 0: the same model file, so an answer can be continued */
     int32_t context; /* tokens of prompt and answer; 0: not known */
+    int64_t load_ns; /* it is not in memory, and takes so long to be; 0: it is */
 } gs_place_model;
 
 /* A worker's description. Times in ns; gs_place_worker_defaults fills all but name and models. */
@@ -246,6 +247,8 @@ int gs_place_add(gs_place *p, const gs_place_worker *w, int64_t now_ns, const ch
 /* Another description of it under the same name; what is there goes on. As add. */
 int gs_place_change(gs_place *p, int32_t worker, const gs_place_worker *w, int64_t now_ns,
                     const char **field);
+/* The same of one model's load_ns alone, which changes often. Nothing if it has no such model. */
+void gs_place_set_load(gs_place *p, int32_t worker, uint32_t model, int64_t load_ns);
 /* It gets no more, or again. */
 void gs_place_drain(gs_place *p, int32_t worker, bool drain, int64_t now_ns);
 /* Drains it for good; an act GONE follows once nothing is left. */

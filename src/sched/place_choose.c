@@ -76,10 +76,12 @@ static void predict(const gs_place *p, int32_t i, const place_request *r, place_
     const place_worker *w = &p->workers[i];
     const int tier = place_tier(w, r->d.cls);
     const gs_worker_cost *c = &w->cost[tier];
-    const int32_t cached = place_n_cached(p, i, r);
-    *out = (place_choice){.worker = i, .n_cached = cached, .known = c->n_ttft > 0};
+    const int64_t load_ns = model_at(w, r->d.model)->load_ns;
+    const int32_t cached = load_ns > 0 ? 0 : place_n_cached(p, i, r);
+    *out = (place_choice){
+        .worker = i, .n_cached = cached, .known = c->n_ttft > 0, .loads = load_ns > 0};
     out->ahead = (double)w->load[tier].n_prompt + r->d.n_prompt + r->n_output - cached;
-    out->ttft_ns = gs_worker_cost_ttft(c, out->ahead);
+    out->ttft_ns = (double)load_ns + gs_worker_cost_ttft(c, out->ahead);
     const double itl = gs_worker_cost_itl(c, w->load[tier].n_seqs + place_seqs(r));
     out->total_ns = out->ttft_ns + itl * (expected_output(p, r) - 1.0);
 }
@@ -91,7 +93,7 @@ static bool keeps_targets(const gs_place *p, const place_request *r, const place
     const place_worker *w = &p->workers[c->worker];
     const gs_class_config *k = &p->classes[r->d.cls];
     const double since = (double)(now_ns - r->d.arrival_ns - r->held_ns);
-    if (!c->known)
+    if (!c->known && !c->loads)
         return w->w.kind == GS_WORKER_LOCAL || (w->w.prefers >> r->d.cls & 1);
     if (k->ttft_ns > 0 && since + c->ttft_ns > (double)k->ttft_ns)
         return false;

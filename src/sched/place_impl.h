@@ -162,6 +162,7 @@ typedef struct place_choice {
     double ahead;
     double ttft_ns, total_ns;
     bool known; /* those come from observations */
+    bool loads; /* the model is loaded first, which they count */
 } place_choice;
 
 static inline uint32_t place_bit(int32_t i) {

@@ -131,6 +131,13 @@ int gs_place_change(gs_place *p, int32_t worker, const gs_place_worker *w, int64
     return GS_OK;
 }
 
+void gs_place_set_load(gs_place *p, int32_t worker, uint32_t model, int64_t load_ns) {
+    place_worker *x = worker_at(p, worker);
+    for (int32_t i = 0; x && i < x->w.n_models; i++)
+        if (x->w.models[i].model == model)
+            x->w.models[i].load_ns = load_ns;
+}
+
 void gs_place_drain(gs_place *p, int32_t worker, bool drain, int64_t now_ns) {
     place_worker *x = worker_at(p, worker);
     place_stir(p, now_ns);

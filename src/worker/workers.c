@@ -475,6 +475,10 @@ int gs_workers_set_local(gs_workers *ws, const char *const *names, int n, int32_
     return rc < 0 ? rc : 0;
 }
 
+void gs_workers_set_load(gs_workers *ws, uint32_t model, int64_t load_ns) {
+    gs_place_set_load(ws->place, ws->local, model, load_ns);
+}
+
 static void put_models(gs_worker *w) {
     gs_place_worker *d = &w->impl->desc;
     d->n_models = w->n_models;

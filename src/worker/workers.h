@@ -109,6 +109,8 @@ void gs_workers_free(gs_workers *ws); /* after that; NULL: nothing */
 
 /* What this machine itself has: models by their names, sequences at once. */
 int gs_workers_set_local(gs_workers *ws, const char *const *names, int n, int32_t max_seqs);
+/* How long that model of it would take to be in memory; 0: it is. */
+void gs_workers_set_load(gs_workers *ws, uint32_t model, int64_t load_ns);
 int32_t gs_workers_local(const gs_workers *ws); /* index of this machine; -1: not told yet */
 bool gs_workers_any(const gs_workers *ws);      /* remote ones */
 /* Adds one while the server runs. Takes cfg's contents in any case. GS_ERR_EXISTS,

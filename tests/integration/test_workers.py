@@ -704,7 +704,7 @@ class Reload(unittest.TestCase):
             self.file = options[1]
             with Server(*options) as server:
                 wait_up(server, "a", "b")
-                self.assertEqual({w.get("origin") for w in workers(server).values()}, {None, "file"})
+                self.assertEqual({workers(server)[n]["origin"] for n in "ab"}, {"file"})
                 cut = self.begin(server, "m-a", 60)
                 # changed, removed, added; what runs is not cut
                 self.reload(server, section("a", a, price=3) + section("c", c))
@@ -783,6 +783,90 @@ class Reload(unittest.TestCase):
                 wait_up(server, "pc")
                 self.assertEqual(workers(server)["pc"]["origin"], "file")
                 self.assertEqual(workers(server)["pc"]["models"], ["m-b"])
+
+
+class Cold(SharedServer):
+    """A model that this machine would have to load, and another one has."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.remote = Remote(["second", "known"])
+        cls.options = config(section("pc", cls.remote),
+                             "[model second]\nbackend = fake\nfake_load_ms = 300\n")
+        super().setUpClass()
+        wait_up(cls.server, "pc")
+        for _ in range(3): # what it takes is learned
+            cls.server.ok("/v1/chat/completions", {"model": "known", "messages": USER, "max_tokens": 4})
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.remote.kill()
+
+    def setUp(self):
+        self.remote.mode = "good"
+
+    def state(self):
+        models = {m["id"]: m for m in self.server.get("/v1/models").json["data"]}
+        return models["second"]["state"]
+
+    def unload(self):
+        self.server.ok("/api/generate", {"model": "second", "keep_alive": 0})
+        wait_until("it is not loaded", lambda: self.state() == "unloaded")
+
+    def test_it_is_not_loaded_for_what_another_has(self):
+        self.unload()
+        self.remote.seen.clear()
+        r = self.server.post("/v1/chat/completions",
+                             {"model": "second", "messages": USER, "max_tokens": 5})
+        self.assertEqual(r.status, 200, r.body)
+        self.assertEqual(len(self.remote.seen), 1)
+        got = self.server.collect("/v1/chat/completions",
+                                  {"model": "second", "messages": USER, "max_tokens": 5})
+        self.assertEqual(got.text, r.json["choices"][0]["message"]["content"])
+        said = self.server.ok("/api/chat", {"model": "second", "messages": USER, "stream": False})
+        self.assertEqual(said["model"], "second")
+        self.assertEqual(len(self.remote.seen), 3)
+        self.assertEqual(self.state(), "unloaded")
+
+    def test_it_is_loaded_when_the_other_fails(self):
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                self.unload()
+                self.remote.mode = "error"
+                r = self.server.post("/v1/chat/completions", {
+                    "model": "second", "messages": USER, "max_tokens": 5, "stream": stream})
+                self.assertEqual(r.status, 200, r.body)
+                self.assertEqual(r.headers.get_all("X-Request-Id"), [r.headers["X-Request-Id"]])
+                if not stream:
+                    self.assertEqual(r.json["id"], r.headers["X-Request-Id"])
+                    self.assertEqual(r.json["usage"]["completion_tokens"], 5)
+                self.assertEqual(self.state(), "ready")
+                self.remote.mode = "good"
+                wait_up(self.server, "pc")
+
+    def test_it_is_loaded_for_what_only_this_machine_can(self):
+        body = {"model": "second", "prompt": "x", "max_tokens": 3}
+        for more in ({"logprobs": 1}, {"n": 2}, {"prompt": [50, 51]}, {"prompt": ["a", "b"]}):
+            with self.subTest(more):
+                self.unload()
+                self.remote.seen.clear()
+                self.server.ok("/v1/completions", {**body, **more})
+                self.assertEqual((self.remote.seen, self.state()), ([], "ready"))
+        self.unload()
+        self.server.ok("/api/generate", {"model": "second"}) # asks for nothing but that
+        self.assertEqual(self.state(), "ready")
+
+    def test_its_client_goes_away_while_it_is_loaded(self):
+        self.unload()
+        self.remote.mode = "error"
+        s = self.server.socket()
+        s.sendall(self.server.post_bytes("/v1/chat/completions", {"model": "second", "messages": USER}))
+        wait_until("it is being loaded", lambda: self.state() in ("loading", "ready"))
+        s.close()
+        self.server.wait_idle()
+        self.remote.mode = "good"
+        wait_up(self.server, "pc")
 
 
 class Closed(SharedServer):

@@ -202,6 +202,36 @@ static void test_targets_come_before_speed(void **state) {
     stop(f);
 }
 
+static void test_a_model_that_is_not_loaded(void **state) {
+    (void)state;
+    fixture *f = make();
+    start(f, 2);
+    teach(f, LOCAL, GS_CLASS_CHAT, 100 * MS, 10 * MS);
+    teach(f, PC, GS_CLASS_CHAT, 150 * MS, 15 * MS);
+    assert_int_equal(submit(f, 1, GS_CLASS_CHAT, 100, 20), GS_OK);
+    end(f, 1, expect_placed(f, 1, LOCAL), GS_PLACE_DONE);
+    /* Loading takes a second more than the slower machine does. */
+    gs_place_set_load(f->p, LOCAL, 1, S);
+    assert_int_equal(submit(f, 2, GS_CLASS_CHAT, 100, 20), GS_OK);
+    int32_t attempt = expect_placed(f, 2, PC);
+    assert_int_equal(f->act.why, GS_PLACE_WHY_FASTEST);
+    /* It fails: this machine is the other one that can, loaded or not. */
+    end(f, 2, attempt, GS_PLACE_FAULT);
+    assert_true(f->over.again);
+    attempt = expect_placed(f, 2, LOCAL);
+    assert_true(f->act.predicted_ttft_ns > S);
+    end(f, 2, attempt, GS_PLACE_DONE);
+    /* A model that takes longer to load than anybody waits. */
+    gs_place_set_load(f->p, LOCAL, 1, 60 * S);
+    assert_int_equal(submit(f, 3, GS_CLASS_CHAT, 100, 20), GS_OK);
+    end(f, 3, expect_placed(f, 3, PC), GS_PLACE_DONE);
+    assert_int_equal(f->act.why, GS_PLACE_WHY_TARGET);
+    gs_place_set_load(f->p, LOCAL, 1, 0);
+    assert_int_equal(submit(f, 4, GS_CLASS_CHAT, 100, 20), GS_OK);
+    expect_placed(f, 4, LOCAL);
+    stop(f);
+}
+
 static void test_background_prefers_and_moves(void **state) {
     (void)state;
     fixture *f = make();
@@ -682,6 +712,7 @@ int main(void) {
         cmocka_unit_test(test_only_who_may),
         cmocka_unit_test(test_chat_goes_where_it_is_done_first),
         cmocka_unit_test(test_targets_come_before_speed),
+        cmocka_unit_test(test_a_model_that_is_not_loaded),
         cmocka_unit_test(test_background_prefers_and_moves),
         cmocka_unit_test(test_background_falls_back_when_it_is_away),
         cmocka_unit_test(test_background_waits_if_it_is_to),
