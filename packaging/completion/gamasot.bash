@@ -16,7 +16,7 @@ _gamasot() {
     bench) verbs="" flags="--url --trace --model --out --html --label --speed --time-limit --timeout --retries --target --key --key-per-person --class-header --class-field --user --embeddings-url --embeddings-model --ignore-eos --tokens-per-word --salt --warm-prefixes --no-warm-up --quiet --compare" ;;
     trace) verbs="generate import info" flags="--out --seed --scale --tokens-scale --duration --context --only --no-embeddings" ;;
     sim) verbs="" flags="--trace --device --cost --remotes --round-robin --policy --speed --model-error --seed --out --own-scopes --check --rules --print-device" ;;
-    workers) verbs="list add drain resume remove" flags="--class --models --key-file --ca-file --max-sequences --price --schedule --url --key --config" shared=$options ;;
+    workers) verbs="list add drain resume remove reload" flags="--class --models --key-file --ca-file --max-sequences --price --schedule --url --key --config" shared=$options ;;
     batch) verbs="submit status wait results cancel list pause resume" flags="--endpoint --window --wait --out --errors --url --key --config" shared=$options ;;
     embed) verbs="" flags="--out --whole-files --dimensions --no-truncate --url --key --class --config" shared=$options ;;
     summarize) verbs="" flags="--out --prompt --max-tokens --ext --url --key --class --config" shared=$options ;;

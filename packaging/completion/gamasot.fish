@@ -84,7 +84,7 @@ complete -c gamasot -n '__fish_seen_subcommand_from sim' -l own-scopes -d 'nobod
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l check -d 'check all invariants after every step (slow)'
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l rules -d 'what each scheduling rule is worth, as a table'
 complete -c gamasot -n '__fish_seen_subcommand_from sim' -l print-device -x -d 'print a built-in device as a file'
-complete -c gamasot -n '__fish_seen_subcommand_from workers; and not __fish_seen_subcommand_from list add drain resume remove' -a 'list add drain resume remove'
+complete -c gamasot -n '__fish_seen_subcommand_from workers; and not __fish_seen_subcommand_from list add drain resume remove reload' -a 'list add drain resume remove reload'
 complete -c gamasot -n '__fish_seen_subcommand_from workers' -l class -x -d 'add'
 complete -c gamasot -n '__fish_seen_subcommand_from workers' -l models -x -d 'add'
 complete -c gamasot -n '__fish_seen_subcommand_from workers' -l key-file -r -F -d 'add'
