@@ -165,17 +165,34 @@ static void save_done(uv_work_t *w, int status) {
         gs_added_save(x->api);
 }
 
+static void write_one(const gs_config_worker *w, gs_buf *out) {
+    if (w->added)
+        gs_buf_printf(out, "%s%s", out->len > 1 ? ",\n" : "\n", w->added);
+}
+
+/* Those that could not be used at the start, because of a key file that was not there, say, are
+ * still what somebody has added. */
 static void write_list(const gs_api *a, gs_buf *out) {
-    const char *before = "\n";
+    const gs_config *c = a->cfg.config;
     gs_buf_clear(out);
     gs_buf_char(out, '[');
-    for (const gs_worker *w = gs_workers_first(a->workers); w; w = w->next) {
-        if (!w->cfg.added)
-            continue;
-        gs_buf_printf(out, "%s%s", before, w->cfg.added);
-        before = ",\n";
-    }
+    for (const gs_worker *w = gs_workers_first(a->workers); w; w = w->next)
+        write_one(&w->cfg, out);
+    for (size_t i = 0; c && i < c->n_workers; i++)
+        if (!gs_workers_find(a->workers, c->workers[i].name))
+            write_one(&c->workers[i], out);
     gs_buf_str(out, "\n]\n");
+}
+
+void gs_added_forget(gs_api *a, const char *name) {
+    gs_config *c = a->cfg.config;
+    for (size_t i = 0; c && i < c->n_workers; i++) {
+        if (strcmp(c->workers[i].name, name) != 0)
+            continue;
+        gs_free(c->workers[i].added);
+        c->workers[i].added = NULL;
+    }
+    gs_added_save(a);
 }
 
 void gs_added_save(gs_api *a) {

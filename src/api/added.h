@@ -21,6 +21,8 @@ int gs_added_parse(const json_t *body, gs_config_worker *out, gs_api_error *e);
 
 gs_added *gs_added_create(struct gs_api *a); /* NULL: out of memory */
 void gs_added_free(gs_added *x);
+/* The worker of that name was removed: it is not there after a restart, either. */
+void gs_added_forget(struct gs_api *a, const char *name);
 /* What has changed is written, soon. */
 void gs_added_save(struct gs_api *a);
 

@@ -227,7 +227,7 @@ static void delete_worker(gs_api *a, gs_http_request *rq, json_t *body) {
     if (!r)
         return;
     gs_workers_remove(a->workers, r);
-    gs_added_save(a);
+    gs_added_forget(a, r->name);
     gs_workers_reply(a, rq);
 }
 

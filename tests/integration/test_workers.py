@@ -774,11 +774,17 @@ class Reload(unittest.TestCase):
                 self.assertIn("command", cli(server, "list")[1])
                 self.ask(server, "m-a")
                 self.assertEqual(cli(server, "remove", "nuc")[0], 0)
-            # the configuration's word goes before what was added; a key that has gone stops nobody
+            # a key that has gone stops nobody, and is waited for
             key.unlink()
             with Server(*options) as server:
-                self.assertEqual(workers(server), {})
+                self.assertEqual(set(workers(server)) - {"local"}, set())
                 self.assertIn("key_file", server.log())
+                self.assertEqual(cli(server, "add", "nuc", b.url)[0], 0)
+            key.write_text(KEY + "\n")
+            with Server(*options) as server:
+                wait_up(server, "pc", "nuc")
+                self.assertEqual(cli(server, "remove", "nuc")[0], 0)
+            # the configuration's word goes before what was added
             with Server(*options, *config(section("pc", b))) as server:
                 wait_up(server, "pc")
                 self.assertEqual(workers(server)["pc"]["origin"], "file")
