@@ -119,6 +119,21 @@ const char *gs_api_find_name(const gs_api *a, const char *want, const gs_model_a
     return *alias ? (*alias)->name : name_of(a, m);
 }
 
+int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
+    const json_t *v = json_object_get(body, "model");
+    const gs_model_alias *alias;
+    if (v && !json_is_null(v) && !json_is_string(v))
+        return gs_api_fail(e, GS_ERR_INVALID, "model", "'model' must be a string.");
+    const char *want = json_is_string(v) ? json_string_value(v) : "";
+    if (gs_api_find_name(a, want, &alias))
+        return 0;
+    gs_api_fail(e, GS_ERR_NOT_FOUND, "model",
+                "The model '%.80s' does not exist here; this server has '%s'.", want,
+                a->cfg.model->name);
+    e->name = "model_not_found";
+    return e->code;
+}
+
 static int n_listed(const gs_api *a) {
     int n = 0;
     for (int k = 0; k < a->models.n_order; k++)

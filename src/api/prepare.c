@@ -380,6 +380,19 @@ static int check_lent(gs_req *r) {
     return 0;
 }
 
+gs_outparse_config gs_req_parser_config(const gs_req *r) {
+    const gs_served_model *m = r->m;
+    gs_outparse_config c = {
+        .format = r->p.chat ? m->format : NULL,
+        .tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools,
+        .bare = gs_req_is_constrained(r) || !gs_chat_knows_tools(m->chat),
+        .in_reasoning = r->in_reasoning,
+    };
+    if (c.format && c.tools && gs_req_is_constrained(r))
+        c.format = gs_out_format_with_bare(c.format);
+    return c;
+}
+
 int gs_req_prepare(gs_req *r) {
     if (r->lends && gs_lend_prepare(r) != 0)
         return r->error.code;

@@ -16,8 +16,7 @@
 #define ALIVE_AGAIN_NS (10 * GS_NS_PER_S)
 #define ALIVE_WHOLE_NS (20 * GS_NS_PER_S)
 
-/* ---- Release
- * ------------------------------------------------------------------------------------- */
+/* ---- Release --------------------------------------------------------------------------------- */
 
 static void choice_deinit(gs_choice *c) {
     for (int32_t i = 0; i < c->n_calls; i++) {
@@ -117,8 +116,7 @@ void gs_req_gone(gs_req *r) {
     maybe_free(r);
 }
 
-/* ---- Answers
- * --------------------------------------------------------------------------------------- */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 static void begin_headers(gs_req *r, const char *type) {
     if (r->headers_sent || !r->rq)
@@ -227,8 +225,7 @@ void gs_req_tick(gs_req *r, int64_t now_ns) {
     maybe_free(r);
 }
 
-/* ---- Parts of an answer
- * ---------------------------------------------------------------------------- */
+/* ---- Parts of an answer ---------------------------------------------------------------------- */
 
 static bool streaming(const gs_req *r) {
     return r->state == GS_REQ_RUNNING && r->p.stream && r->rq;
@@ -322,8 +319,7 @@ static void send_backlog(gs_req *r, gs_choice *c) {
     send_logprobs(r, c);
 }
 
-/* ---- Start
- * ------------------------------------------------------------------------------------------ */
+/* ---- Start ----------------------------------------------------------------------------------- */
 
 static void oom(gs_req *r) {
     gs_api_error e;
@@ -373,21 +369,6 @@ static gs_seq *make_seq(gs_req *r, int32_t choice) {
     return q;
 }
 
-/* How the answers are to be read. A call that a grammar forces, or that may take the place of a
- * constrained answer, is bare JSON (constrain.c). */
-static gs_outparse_config parser_config(const gs_req *r) {
-    const gs_served_model *m = r->m;
-    gs_outparse_config c = {
-        .format = r->p.chat ? m->format : NULL,
-        .tools = r->p.tool_choice == GS_TOOLS_NONE ? NULL : r->p.tools,
-        .bare = gs_req_is_constrained(r) || !gs_chat_knows_tools(m->chat),
-        .in_reasoning = r->in_reasoning,
-    };
-    if (c.format && c.tools && gs_req_is_constrained(r))
-        c.format = gs_out_format_with_bare(c.format);
-    return c;
-}
-
 static bool make_choices(gs_req *r) {
     const gs_tokenizer *t = r->m ? r->m->tokenizer : NULL;
     int32_t n = r->n_prompts * r->p.n;
@@ -395,7 +376,7 @@ static bool make_choices(gs_req *r) {
     if (!r->choices)
         return false;
     r->n_choices = n;
-    const gs_outparse_config parse = r->m ? parser_config(r) : (gs_outparse_config){0};
+    const gs_outparse_config parse = r->m ? gs_req_parser_config(r) : (gs_outparse_config){0};
     for (int32_t i = 0; i < n; i++) {
         gs_choice *c = &r->choices[i];
         c->req = r;
@@ -541,21 +522,6 @@ static int count_prompts(gs_req *r, bool chat, gs_api_error *e) {
         return gs_api_fail(e, GS_ERR_INVALID, "prompt", "'prompt' may hold at most %d prompts.",
                            GS_MAX_PROMPTS);
     return 0;
-}
-
-int gs_api_check_model(const gs_api *a, const json_t *body, gs_api_error *e) {
-    const json_t *v = json_object_get(body, "model");
-    const gs_model_alias *alias;
-    if (v && !json_is_null(v) && !json_is_string(v))
-        return gs_api_fail(e, GS_ERR_INVALID, "model", "'model' must be a string.");
-    const char *want = json_is_string(v) ? json_string_value(v) : "";
-    if (gs_api_find_name(a, want, &alias))
-        return 0;
-    gs_api_fail(e, GS_ERR_NOT_FOUND, "model",
-                "The model '%.80s' does not exist here; this server has '%s'.", want,
-                a->cfg.model->name);
-    e->name = "model_not_found";
-    return e->code;
 }
 
 static int check_suffix(gs_req *r, const gs_served_model *m) {
@@ -731,8 +697,7 @@ void gs_req_park(gs_req *r) {
     gs_models_park_again(a, m, rq, body, &again);
 }
 
-/* ---- Events
- * ------------------------------------------------------------------------------------------ */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 static void show_finished(gs_req *r, gs_choice *c) {
     if (streaming(r))

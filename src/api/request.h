@@ -244,6 +244,9 @@ void gs_api_error_body(gs_error_shape shape, const gs_api_error *e, gs_buf *out)
 /* Replies with an error and releases rq. */
 void gs_api_reply_error(gs_http_request *rq, const gs_api_error *e);
 
+/* How the answers are to be read. A call that a grammar forces, or that may take the place of a
+ * constrained answer, is bare JSON (constrain.c). */
+gs_outparse_config gs_req_parser_config(const gs_req *r); /* prepare.c */
 /* constrain.c: makes r->guides where the output is constrained. As gs_req_prepare. */
 int gs_req_constrain(gs_req *r);
 bool gs_req_is_constrained(const gs_req *r);
