@@ -74,7 +74,7 @@ void gs_hours_free(gs_api *a);
 void gs_hours_apply(const gs_api *a, gs_engine_settings *s);
 /* Looks at the wall's clock and tells the engine what has changed. */
 void gs_hours_tick(gs_api *a);
-bool gs_hours_answered(gs_api *a, gs_query *q); /* false: not one of its questions */
+bool gs_hours_answered(gs_api *a, gs_query *q);   /* false: not one of its questions */
 void gs_hours_set_paused(gs_api *a, bool paused); /* by somebody */
 /* The same from before a restart, unless somebody has said otherwise since. */
 void gs_hours_was_paused(gs_api *a, bool paused);
