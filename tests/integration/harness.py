@@ -322,11 +322,11 @@ class Server:
                 out += chunk
             return out
 
-    def post_bytes(self, path, body):
+    def post_bytes(self, path, body, headers=None):
         body = json.dumps(body).encode()
-        key = f"Authorization: Bearer {self.key}\r\n" if self.key else ""
-        return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                f"{key}Content-Length: {len(body)}\r\n\r\n").encode() + body
+        head = {"Host": "localhost", **self.headers(headers), "Content-Length": len(body)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+        return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
     # ---- what the server says and the system sees
 

@@ -309,6 +309,15 @@ class Slow(unittest.TestCase):
             self.assertFalse(server.post("/v1/background/resume", None).json["paused"])
             self.assertEqual(wait_over(c, b.id).status, "completed")
 
+    def test_a_pause_before_the_store_is_open(self):
+        """It stays, and is remembered; the last life's state comes too late."""
+        for _ in range(4):
+            env = {"GAMASOT_STORE_FOLDER": new_folder()}
+            with Server(*self.options, ready=False, env=env) as server:
+                self.assertTrue(server.post("/v1/background/pause", {}).json["paused"])
+                wait_until("the store is open", lambda: server.get("/v1/files").status == 200)
+                self.assertTrue(server.get("/v1/background").json["paused"])
+
     def test_outside_its_hours(self):
         # A window that is twelve hours away whatever the time is.
         hour = (time.localtime().tm_hour + 12) % 24

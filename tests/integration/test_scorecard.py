@@ -367,41 +367,50 @@ class Disk14(unittest.TestCase):
 class Readers18(unittest.TestCase):
     """Readers that take a byte a second: bounded buffers, and nobody else notices."""
 
+    def start(self, server, n):
+        sockets = []
+        for k in range(n):
+            s = socket.socket()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            s.connect(("127.0.0.1", server.port))
+            s.sendall(server.post_bytes("/v1/completions", {
+                "prompt": f"slow {k}", "max_tokens": 2000, "stream": True, "logprobs": 5}))
+            sockets.append(s)
+        server.wait_metric("num_requests_running", n // 2)
+        return sockets
+
+    def beside(self, server, sockets, n_bytes):
+        """Median seconds of an answer of 50 tokens, while each of these reads so much of its own."""
+        took = []
+        for k in range(5):
+            began = time.monotonic()
+            text = server.complete(f"beside {k}", 50)["choices"][0]["text"]
+            self.assertEqual(text, FAKE.text(f"beside {k}", 50))
+            took.append(time.monotonic() - began)
+            for s in sockets:
+                s.recv(n_bytes)
+        return statistics.median(took)
+
+    def end(self, server, sockets):
+        for s in sockets:
+            s.close()
+        server.wait_idle()
+        wait_until("no connections", lambda: server.metrics()["http_connections"] <= 1)
+
     def test_slow_readers(self):
         n = 200 if harness.LONG else 50
         with Server("--fake.step_ms", 1, "--engine.max_seqs", 256, "--fake.kv_blocks", 65536,
                     "--server.max_connections_per_address", 1000) as server:
             server.complete("warm", 100)
-
-            def beside(k):
-                """Seconds of an answer of 50 tokens."""
-                began = time.monotonic()
-                text = server.complete(f"beside {k}", 50)["choices"][0]["text"]
-                self.assertEqual(text, FAKE.text(f"beside {k}", 50))
-                return time.monotonic() - began
-
-            alone = statistics.median(beside(-1 - k) for k in range(5))
             before = server.rss_anon_kb()
-            sockets = []
-            for k in range(n):
-                s = socket.socket()
-                s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-                s.connect(("127.0.0.1", server.port))
-                s.sendall(server.post_bytes("/v1/completions", {
-                    "prompt": f"slow {k}", "max_tokens": 2000, "stream": True, "logprobs": 5}))
-                sockets.append(s)
-            server.wait_metric("num_requests_running", n // 2)
-            took = []
-            for k in range(5):  # others have their texts meanwhile
-                took.append(beside(k))
-                for s in sockets:
-                    s.recv(1)
+            quick = self.start(server, n)
+            readers = self.beside(server, quick, 1 << 20)
+            self.end(server, quick)
+            slow = self.start(server, n)
+            slow_readers = self.beside(server, slow, 1)
             each_kb = (server.rss_anon_kb() - before) / n
-            for s in sockets:
-                s.close()
-            server.wait_idle()
-            wait_until("no connections", lambda: server.metrics()["http_connections"] <= 1)
-            figure("18", readers=n, kb_each=each_kb, beside_by_alone=statistics.median(took) / alone)
+            self.end(server, slow)
+            figure("18", readers=n, kb_each=each_kb, beside_by_quick_readers=slow_readers / readers)
             if not harness.SANITIZED:
                 self.assertLess(each_kb, 1024 + 128)  # where a stream is cut: 16 times 64 KiB
 
@@ -434,7 +443,8 @@ class Idle19(unittest.TestCase):
             for k in range(n):
                 s = server.socket()
                 s.sendall(server.post_bytes("/v1/completions", {
-                    "prompt": f"idle {k}", "max_tokens": 5, "stream": True, "class": "background"}))
+                    "prompt": f"idle {k}", "max_tokens": 5, "stream": True},
+                    {"X-Gamasot-Class": "background"}))
                 slow = server.socket()
                 slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
                 sockets += [s, slow]
@@ -443,6 +453,7 @@ class Idle19(unittest.TestCase):
             used = self.cpu_s(pid)
             time.sleep(5 if harness.LONG else 0.5)
             share = (self.cpu_s(pid) - used) / (time.monotonic() - looked)
+            self.assertEqual(server.metrics()["num_requests_waiting"], n)
             grown_mb = (server.rss_anon_kb() - before) / 1024
             among = statistics.median(fresh(k) for k in range(9))
             figure("19", idle_streams=n, slow_heads=n, grown_mb=grown_mb, cpu=share,
@@ -509,11 +520,21 @@ class Torture23(unittest.TestCase):
                 return False
             for k in scenarios:
                 self.scenario(server, k)
-            with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
-                server.complete("it may be this one's", 5)
-            got = server.complete("afterwards", 5)["choices"][0]["text"]
-            self.assertEqual(got, FAKE.text("afterwards", 5), fault)
-            server.wait_idle()
+            failed = 0
+            for prompt in ("afterwards", "and once more"):  # it may be the one's call that fails
+                try:
+                    got = server.complete(prompt, 5)["choices"][0]["text"]
+                except (OSError, http.client.HTTPException, AssertionError):
+                    failed += 1
+                else:
+                    self.assertEqual(got, FAKE.text(prompt, 5), fault)
+            self.assertLess(failed, 2, (fault, server.log()[-2000:]))
+
+            def idle():
+                with contextlib.suppress(OSError, http.client.HTTPException, KeyError):
+                    return server.idle()  # or it may be this one's call that fails
+                return False
+            wait_until("nothing running, nothing waiting, no KV held", idle)
             server.stop()
             return True
         finally:
@@ -534,8 +555,10 @@ class Torture23(unittest.TestCase):
         faults = [("alloc", i) for i in [*range(1, 400), *range(400, 6000, 13)]]
         faults += [(kind, i) for kind in self.KINDS if kind != "alloc" for i in range(1, 120)]
         faults = harness.part(faults)
-        served = sum(self.one(f"{kind}:{i}", range(40) if i % 10 == 0 else range(i % 4, 40, 4))
-                     for kind, i in faults)
+        served = 0
+        for kind, i in faults:
+            with self.subTest(fault=f"{kind}:{i}"):
+                served += self.one(f"{kind}:{i}", range(40) if i % 10 == 0 else range(i % 4, 40, 4))
         figure("23", faults=len(faults), crashes=0, served=served)
         self.assertGreater(served, len(faults) // 2)
 
@@ -551,7 +574,8 @@ class Torture23(unittest.TestCase):
                     prompt = f"seam {i} " + "s" * (i * 31 % 300)
                     cls = ("chat", "background", "utility")[i % 3]
                     r = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 12,
-                                                        "temperature": 0, "class": cls})
+                                                        "temperature": 0},
+                                    headers={"X-Gamasot-Class": cls})
                     if r.status != 200:
                         self.assertIn(r.status, (429, 500, 503), (seed, r.body))
                         return 1
