@@ -9,8 +9,9 @@
  * moves only if no running sequence has a victim but itself. Sequences at the preemption limit are
  * no victims, but they were admitted only when the full length of all such sequences fitted
  * together, so they never lack a block once the others are gone. What is left is one sequence
- * alone that is longer than the pool: it ends with GS_ERR_KV_FULL. Paused sequences are left out,
- * and whatever they hold goes to the others first.
+ * alone that is longer than the pool: it ends with GS_ERR_KV_FULL, also where it had to give its
+ * blocks back after it had outgrown them, and waits for a pool that is free and still too small.
+ * Paused sequences are left out, and whatever they hold goes to the others first.
  */
 #include "sched/sched_impl.h"
 
@@ -90,10 +91,12 @@ static void fcfs_plan(gs_sched *s, int64_t now_ns) {
         /* Who was preempted in this step does not come back in it, unless nobody is left. */
         if (s->plan.n_preempted == 0 || s->plan.n_items == 0)
             admit_waiting(s);
-        gs_sched_seq *last = last_moving(s);
-        if (s->plan.n_items > 0 || !last)
+        if (s->plan.n_items > 0)
             break;
-        gs_sched_core_end(s, last, GS_END_ERROR, GS_ERR_KV_FULL);
+        gs_sched_seq *alone = s->running.n > 0 ? last_moving(s) : gs_sched_core_first(&s->waiting);
+        if (!alone)
+            break;
+        gs_sched_core_end(s, alone, GS_END_ERROR, GS_ERR_KV_FULL);
     }
 }
 

@@ -778,14 +778,7 @@ static void slo_build(slo_step *t) {
     }
     if (gs_sched_suspended(s))
         gs_sched_core_drop_parked(s);
-    for (;;) {
-        gs_policy_fcfs.plan(s, t->now_ns);
-        gs_sched_seq *q = gs_sched_core_first(&s->waiting);
-        if (s->plan.n_items > 0 || s->running.n > 0 || !q)
-            return;
-        /* The whole pool is free and still too small: it was put back after it had outgrown it. */
-        gs_sched_core_end(s, q, GS_END_ERROR, GS_ERR_KV_FULL);
-    }
+    gs_policy_fcfs.plan(s, t->now_ns);
 }
 
 static bool is_aged(const gs_sched *s, int64_t now_ns) {

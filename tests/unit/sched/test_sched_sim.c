@@ -147,12 +147,21 @@ static void test_same_seed_same_decisions(void **state) {
     }
 }
 
+/* The pool is free, and the only one that waits has outgrown it: with fcfs it waited for ever. */
+static void test_seeds_that_found_something(void **state) {
+    (void)state;
+    totals t = {0};
+    run_seed(381, false, true, 1000, &t);
+    run_seed(2555, false, false, 1000, &t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_with_faults),
         cmocka_unit_test(test_random_load_only),
         cmocka_unit_test(test_whole_prompts),
         cmocka_unit_test(test_same_seed_same_decisions),
+        cmocka_unit_test(test_seeds_that_found_something),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
