@@ -698,7 +698,9 @@ class First(unittest.TestCase):
             r = wait_until("it is refused", lambda: (a := self.chat(s)).status == 503 and a)
             self.assertIn("could not be loaded", r.json["error"]["message"])
         file.write_bytes(model)
-        with harness.Server(*options, backend="native") as s:
+        keys = new_folder() / "keys.json"  # whose folder may be read
+        with harness.Server(*options, backend="native",
+                            env={"GAMASOT_SERVER_KEYS_FILE": str(keys)}) as s:
             if "no walls" in s.log():
                 self.skipTest("this kernel has no walls")
             replace(model)
