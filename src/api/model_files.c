@@ -27,11 +27,9 @@ static int list_known(const gs_api *a, gs_files_job *j) {
     return 0;
 }
 
-static gs_model_entry *entry_of(gs_api *a, const gs_model_spec *s) {
-    if (s->first)
-        return a->models.v;
+static gs_model_entry *entry_of(gs_api *a, const char *name) {
     for (int i = 1; i < a->models.n; i++)
-        if (strcmp(a->models.v[i].name, s->name) == 0)
+        if (strcmp(a->models.v[i].name, name) == 0)
             return &a->models.v[i];
     return NULL;
 }
@@ -49,21 +47,26 @@ static void renew_with(gs_api *a, gs_model_entry *m, gs_model_spec *s) {
         m->bytes = m->spec->bytes;
 }
 
+static gs_model_entry *take_spec(gs_api *a, gs_model_entry *m, gs_model_spec *s) {
+    if (!m->gone && current(m) == s)
+        return m;
+    gs_info("models", "%s name=%s", m->gone ? "there again" : "changed", s->name);
+    renew_with(a, m, s);
+    return m;
+}
+
 static gs_model_entry *place(gs_api *a, gs_model_spec *s) {
     gs_models *all = &a->models;
-    gs_model_entry *m = entry_of(a, s);
-    if (m && !m->spec) { /* the first, as the server finds it */
-        m->spec = s;
-        memcpy(m->name, s->name, strlen(s->name) + 1);
-        return m;
+    gs_model_entry *m;
+    if (s->first && !all->v->spec) { /* as the server finds it */
+        all->v->spec = s;
+        memcpy(all->v->name, s->name, strlen(s->name) + 1);
+        return all->v;
     }
-    if (m && !m->gone && current(m) == s)
-        return m;
-    if (m) {
-        gs_info("models", "%s name=%s", m->gone ? "there again" : "changed", s->name);
-        renew_with(a, m, s);
-        return m;
-    }
+    if (s->first)
+        return take_spec(a, all->v, s);
+    if ((m = entry_of(a, s->name)))
+        return take_spec(a, m, s);
     if (all->n == GS_MODELS_MAX) {
         a->cfg.loading->drop(a->cfg.loading->arg, s);
         return NULL;

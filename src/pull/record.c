@@ -104,7 +104,7 @@ static bool has_hash(const gs_pull *p, const gs_pull_part *part) {
 
 bool gs_part_is_current(const gs_pull *p, const gs_pull_part *part) {
     struct stat st;
-    record r;
+    record r = {.text = ""};
     const int64_t bytes = atomic_load(&part->bytes);
     if (stat(part->path, &st) != 0 || !S_ISREG(st.st_mode) || (bytes >= 0 && st.st_size != bytes))
         return false;
