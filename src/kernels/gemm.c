@@ -36,7 +36,7 @@ static void multiply(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, co
     GS_ASSERT(w->k == a->k && a->m >= 1 && p0 >= 0 && p1 <= w->n_panels);
     const gs_tile_set *set = tiles_of(w->type);
     const gs_act_view act = gs_act_layout(a);
-    int32_t n_tiles = gs_n_tiles(a->m);
+    int32_t n_tiles = gs_n_tiles(a->m), least = a->m / n_tiles, more = a->m % n_tiles;
     int32_t chunk = CHUNK_BYTES / (GS_TILE_MAX * a->k);
     if (chunk < 1)
         chunk = 1;
@@ -69,9 +69,9 @@ static void multiply(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, co
                     then + (size_t)(past > t.n_panels ? past - t.n_panels : 0) * w->panel_bytes;
             t.n_valid = w->n - p * GS_PANEL_ROWS;
             t.bias = bias ? bias + p * GS_PANEL_ROWS : NULL;
-            for (int32_t i = c0; i < c1; i++) {
-                int32_t m0 = gs_tile_begin(a->m, n_tiles, i);
-                t.mr = gs_tile_begin(a->m, n_tiles, i + 1) - m0;
+            int32_t m0 = gs_tile_begin(a->m, n_tiles, c0);
+            for (int32_t i = c0; i < c1; i++, m0 += t.mr) {
+                t.mr = least + (i < more);
                 t.tile = i - c0;
                 t.act = act_at(act, m0, w->k);
                 t.y = y + m0 * ldy + p * GS_PANEL_ROWS;
