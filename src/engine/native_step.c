@@ -141,6 +141,10 @@ static void qkv_phase(const native_lane *t, int32_t layer) {
     }
 }
 
+/* A unit's lines are fetched so many units before it is stored: stores that miss wait for each
+ * other. */
+#define APPEND_AHEAD 2
+
 /*
  * Appends K and V of own rows to the pages. A phase of its own: K pages are transposed, so each
  * value of a row goes to a line of its own, mostly a cold one. Done by whoever computed the K heads
@@ -148,14 +152,21 @@ static void qkv_phase(const native_lane *t, int32_t layer) {
  */
 static void append_phase(const native_lane *t, int32_t layer) {
     gs_native *b = t->b;
-    int32_t hd = t->m->hp.head_dim, n_kv = t->m->hp.n_kv_heads, width = n_kv * hd;
+    const int32_t hd = t->m->hp.head_dim, n_kv = t->m->hp.n_kv_heads, width = n_kv * hd;
     int u0, u1;
     gs_share(n_kv * b->n_rows, t->tid, t->n, &u0, &u1);
-    for (int u = u0; u < u1; u++) {
-        int head = u / b->n_rows, r = u % b->n_rows;
-        const native_row *row = &t->rows[r];
-        gs_kv_store(&b->kv, layer, b->batch->items[row->item].blocks, row->pos, head,
-                    row_of(b->k, width, r) + head * hd, row_of(b->v, width, r) + head * hd);
+    for (int u = u0; u < u1 + APPEND_AHEAD; u++) {
+        if (u < u1) {
+            const native_row *row = &t->rows[u % b->n_rows];
+            gs_kv_prefetch(&b->kv, layer, b->batch->items[row->item].blocks, row->pos,
+                           u / b->n_rows);
+        }
+        if (u >= u0 + APPEND_AHEAD) {
+            const int head = (u - APPEND_AHEAD) / b->n_rows, r = (u - APPEND_AHEAD) % b->n_rows;
+            const native_row *row = &t->rows[r];
+            gs_kv_store(&b->kv, layer, b->batch->items[row->item].blocks, row->pos, head,
+                        row_of(b->k, width, r) + head * hd, row_of(b->v, width, r) + head * hd);
+        }
     }
 }
 

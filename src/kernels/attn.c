@@ -144,6 +144,18 @@ void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, i
     }
 }
 
+void gs_kv_prefetch(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
+                    int32_t kv_head) {
+    const size_t bt = (size_t)l->block_tokens, t = (size_t)pos % bt, hd = (size_t)l->head_dim;
+    const size_t group = kv_types[l->type].group, bytes = group * kv_types[l->type].size;
+    const uint8_t *k = gs_kv_page(l, layer, blocks[(size_t)pos / bt], kv_head) + t * bytes;
+    const uint8_t *v = k - t * bytes + l->page_bytes + t / group * hd * bytes;
+    for (size_t d = 0; d < hd; d += group, k += bt * bytes)
+        __builtin_prefetch(k, 1);
+    for (size_t i = 0; i < hd * bytes; i += 64)
+        __builtin_prefetch(v + i, 1);
+}
+
 /* One head of a row, in bf16, to its places in the K page. */
 static void put_k_bf16(const gs_kv_layout *l, uint8_t *page, size_t t, const uint16_t *k) {
     const size_t bt = (size_t)l->block_tokens, hd = (size_t)l->head_dim;

@@ -56,6 +56,10 @@ const char *gs_kv_type_name(gs_kv_type type);    /* "q8" */
  * threads that computed them may differ). */
 void gs_kv_store(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
                  int32_t kv_head, const float *k, const float *v);
+/* Fetches the lines that gs_kv_store will write to: the keys of a position lie scattered, one group
+ * to a line, mostly in a page that nobody has touched since the step before. */
+void gs_kv_prefetch(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,
+                    int32_t kv_head);
 /* gs_kv_store of positions [pos, pos + n) of all kv heads; row i begins at k + i * ld, v + i * ld.
  */
 void gs_kv_store_rows(const gs_kv_layout *l, int32_t layer, const uint32_t *blocks, int32_t pos,

@@ -110,6 +110,7 @@ static void fixture_init(fixture *f, int n_kv, int head_dim, int block_tokens, i
         for (int h = 0; h < n_kv; h++) {
             float *k = f->k + (size_t)t * row + (size_t)(h * head_dim);
             float *v = f->v + (size_t)t * row + (size_t)(h * head_dim);
+            gs_kv_prefetch(&f->l, 1, f->blocks, t, h);
             gs_kv_store(&f->l, 1, f->blocks, t, h, k, NULL);
             gs_kv_store(&f->l, 1, f->blocks, t, h, NULL, v);
             read_back(f, t, h, 0, k);
