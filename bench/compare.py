@@ -5,7 +5,9 @@
     bench/compare.py --quick                     # the cells with a goal; some 10 minutes, and 5
                                                  # more when llama.cpp's settings are not known yet
     bench/compare.py --quick --models smollm2 --decode 1,8 --prefill 512 --rounds 5
-    bench/compare.py --quick --budget 60 [--resume]   # stops after a minute; goes on where it was
+    bench/compare.py --quick --budget 60 [--resume]   # stops after a minute, or after the piece of
+                                                 # work that it is at (4 minutes at most); goes on
+                                                 # where it was, also with other cells or models
     bench/compare.py --smooth                    # step time at every number of streams, 1 to 32
 
 The machines this runs on are shared: absolute numbers drift within minutes, so within each round
@@ -57,6 +59,11 @@ def save(path, value):
     part.replace(path)
 
 
+def pieces(counts, depth):
+    """Long contexts take minutes to compute: each number of streams is a piece of work by itself."""
+    return [[n] for n in counts] if depth >= 1000 else [counts] if counts else []
+
+
 def foreign_share(before):
     """Busy processor time since `before` that was not this program's, as a share of all cores."""
     busy, own, wall = (now - then for now, then in zip(cpu_times(), before))
@@ -103,7 +110,7 @@ class Run:
             kept, before = copy.deepcopy(self.state), cpu_times()
             work()
             foreign = foreign_share(before)
-            if foreign < FOREIGN or attempt == 2:
+            if foreign < FOREIGN or attempt == 2 or self.until and time.monotonic() > self.until:
                 break
             print(f"  {name}: others took {100 * foreign:.0f} % of the processors; once more",
                   file=sys.stderr, flush=True)
@@ -160,8 +167,8 @@ class Run:
 
     def matrix(self, models):
         a = self.a
-        contexts = numbers(a.contexts)
-        groups = [Group("decode", numbers(a.decode), d) for d in contexts if numbers(a.decode)]
+        groups = [Group("decode", counts, d) for d in numbers(a.contexts)
+                  for counts in pieces(numbers(a.decode), d)]
         if numbers(a.prefill):
             groups.append(Group("prefill", numbers(a.prefill)))
         for rnd in range(a.rounds):
@@ -169,7 +176,7 @@ class Run:
                 if rnd >= self.rounds_of(model):
                     continue
                 if numbers(a.decode):
-                    self.unit(f"{rnd} {model.name} linear layers",
+                    self.unit(f"{rnd} {model.name} linear layers {a.decode}",
                               lambda m=model, r=rnd: self.linear(m, numbers(a.decode), r))
                 for group in groups:
                     if rnd > 0 and group.depth > 1000 and not a.deep_rounds:

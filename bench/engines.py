@@ -39,7 +39,7 @@ class Group:
 
     def __init__(self, test, counts, depth=0):
         self.test, self.counts, self.depth = test, counts, depth
-        self.name = f"decode @{depth}" if test == "decode" else "prefill"
+        self.name = f"{test} {listed(counts)}" + (f" @{depth}" if test == "decode" else "")
 
     def cell(self, n):
         return f"decode {n} @{self.depth}" if self.test == "decode" else f"prefill {n}"

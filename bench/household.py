@@ -58,11 +58,9 @@ def command(*args, env=None, timeout=3600):
 
 
 class Results:
-    """One JSON object a line, under a key each: a bench that was stopped goes on where it was. most:
-    after so many seconds no further run is begun (status 75), for machines that others want too."""
+    """One JSON object a line, under a key each: a bench that was stopped goes on where it was."""
 
-    def __init__(self, path, most=None):
-        self.end = time.monotonic() + most if most else float("inf")
+    def __init__(self, path):
         self.path = pathlib.Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = self.path.read_text().splitlines() if self.path.exists() else []
@@ -70,8 +68,6 @@ class Results:
 
     def once(self, key, make):
         if key not in self.of:
-            if time.monotonic() > self.end:
-                raise SystemExit(75)
             print(f"... {key}", flush=True)
             result = make()
             self.of[key] = {"key": key, **result}
@@ -81,11 +77,10 @@ class Results:
 
 
 class Server:
-    """gamasot or llama-server on a free port, ended with the block; on one core, if that is given."""
+    """gamasot or llama-server on a free port, ended with the block."""
 
-    def __init__(self, folder, engine="gamasot", options=(), core=None):
+    def __init__(self, folder, engine="gamasot", options=()):
         self.folder, self.engine, self.options = pathlib.Path(folder), engine, options
-        self.prefix = [] if core is None else ["taskset", "-c", core]
 
     def __enter__(self):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
@@ -97,7 +92,7 @@ class Server:
         else:
             args = [LLAMA, "-m", model_path(), "--port", "18999", "-t", os.cpu_count(),
                     "--no-webui", *self.options]
-        self.process = subprocess.Popen(list(map(str, self.prefix + args)), stdout=self.log,
+        self.process = subprocess.Popen(list(map(str, args)), stdout=self.log,
                                         stderr=subprocess.STDOUT, env=env)
         end = time.monotonic() + 300
         while time.monotonic() < end and not self.ready():
@@ -133,26 +128,21 @@ class Server:
             self.process.wait()
 
 
-def make_trace(folder, name, *more, seed=1):
-    path = pathlib.Path(folder) / f"{name}-{seed}{''.join(map(str, more))}.jsonl"
+def make_trace(folder, name, seed=1):
+    path = pathlib.Path(folder) / f"{name}-{seed}.jsonl"
     if not path.exists():
         command("trace", "generate", name, *SCENARIOS[name]["args"], "--context",
-                int(CONTEXT * 0.9), "--seed", seed, "--out", path, *more)
+                int(CONTEXT * 0.9), "--seed", seed, "--out", path)
     return path
 
 
-def play(folder, url, trace, speed, limit_s=120, tell=True, more=()):
+def play(folder, url, trace, speed, limit_s=120, tell=True):
     """The result of gamasot bench, as JSON."""
     out = pathlib.Path(folder) / "play.json"
     tell = ["--class-header", "X-Gamasot-Class", "--user"] if tell else []
     command("bench", "--url", url, "--trace", trace, "--speed", speed, "--ignore-eos", "--quiet",
-            "--time-limit", limit_s, "--out", out, *tell, *more)
+            "--time-limit", limit_s, "--out", out, *tell)
     return json.loads(out.read_text())
-
-
-def add_options(parser, folder):
-    parser.add_argument("--dir", default=ROOT / "build" / folder)
-    parser.add_argument("--most", type=float, help="seconds after which no further run is begun")
 
 
 def all_hold(result):

@@ -159,7 +159,7 @@ def ceilings(state):
         mine = table.get("prefill 512", {}).get("gamasot")
         parts += [percent(linear), percent(shares(m, "prefill 512", mine)[0] if mine else None)]
         bounds = [(shares(m, c, r["gamasot"])[1], c) for c, r in table.items()
-                  if c.startswith("decode") and "gamasot" in r]
+                  if c.startswith("decode") and c.endswith("@128") and "gamasot" in r]
         worst = min(((b, c) for b, c in bounds if b is not None), default=None)
         parts.append(f"{worst[0]:.2f} ({label(worst[1])})" if worst else "-")
         sixteen = m["chain"].get("16")
