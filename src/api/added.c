@@ -83,8 +83,10 @@ int gs_added_parse(const json_t *body, gs_config_worker *out, gs_api_error *e) {
     const char *key, *name = json_string_value(json_object_get(body, "name"));
     json_t *v;
     *out = (gs_config_worker){0};
-    if (!name)
-        return gs_api_fail(e, GS_ERR_INVALID, "name", "'name' must be a string.");
+    if (!name) {
+        gs_api_fail(e, GS_ERR_INVALID, "name", "'name' must be a string.");
+        return GS_ERR_INVALID;
+    }
     int rc = gs_config_worker_init(out, name, err, sizeof(err));
     if (rc != 0)
         return gs_api_fail(e, rc, "name", "%s.", err);
