@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,6 +214,15 @@ static void keep_pool(gs_model_list *list) {
     list->first->shared = &list->pool;
 }
 
+/* Of what the walls are, access() knows nothing. */
+static bool is_walled_off(const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const bool refused = fd < 0 && errno == EACCES;
+    if (fd >= 0)
+        close(fd);
+    return refused;
+}
+
 static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int *percent,
                 gs_loaded_model *out, char *err, size_t errlen) {
     gs_model_list *list = arg;
@@ -231,7 +241,7 @@ static int load(void *arg, const gs_model_spec *spec, uint64_t room, atomic_int 
                      .percent = percent};
     int rc = gs_loader_load(l, &out->backend, err, errlen);
     if (rc != 0) {
-        if (k->path[0] && access(k->path, R_OK) != 0 && errno == EACCES)
+        if (k->path[0] && is_walled_off(k->path))
             gs_fail_text(err, errlen,
                          "%s may not be read by this server: another file came in its place, "
                          "outside of the folders of models (server.sandbox); start it anew",
