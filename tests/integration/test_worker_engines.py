@@ -1,12 +1,13 @@
 """Real engines as workers: through gamasot the same as asking them directly (./run check-long).
 
-bench/build-peer makes them: llama-server from the sdist of a PyPI package, Ollama from its Go module.
-A test that has to leave one out says why."""
+bench/build-peer makes them: llama-server from the sdist of a PyPI package, Ollama from its Go module,
+vLLM from PyPI. A test that has to leave one out says why."""
 
 import base64
 import concurrent.futures
 import contextlib
 import json
+import os
 import struct
 import subprocess
 import unittest
@@ -173,3 +174,26 @@ Answer {{"name": NAME, "parameters": OBJECT}}.
             with self.behind(port, "ollama"):
                 for what in (self.chat, self.stream, self.tools, self.cancel, self.embeddings):
                     what()
+
+
+class Vllm(Engine):
+    @long_only
+    @limit(BUILD_S + 600)
+    def test_same(self):
+        build("vllm")
+        venv, port = PEER / "vllm", free_port()
+        env = harness.clean_env({"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1",
+                                 "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+                                 "PATH": f"{venv}/bin:{os.environ['PATH']}"})
+        # Its own command asks for a package by another name than vllm-cpu.
+        command = [venv / "bin/python3", "-m", "vllm.entrypoints.openai.api_server", "--model",
+                   venv / "model", "--served-model-name", "smol", "--port",
+                   port, "--host", "127.0.0.1", "--max-model-len", 1024, "--max-num-seqs", 1,
+                   "--enforce-eager"]
+        tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+        with other_server("vllm", [*command, *tools], port, env=env), self.behind(port, "vllm"):
+            for what in (self.chat, self.stream, self.tools, self.cancel):
+                what()
+        pooling = ("--runner", "pooling")
+        with other_server("vllm", [*command, *pooling], port, env=env), self.behind(port, "vllm"):
+            self.embeddings()
