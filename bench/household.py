@@ -77,10 +77,11 @@ class Results:
 
 
 class Server:
-    """gamasot or llama-server on a free port, ended with the block."""
+    """gamasot or llama-server on a free port, ended with the block; on one core, if that is given."""
 
-    def __init__(self, folder, engine="gamasot", options=()):
+    def __init__(self, folder, engine="gamasot", options=(), core=None):
         self.folder, self.engine, self.options = pathlib.Path(folder), engine, options
+        self.prefix = [] if core is None else ["taskset", "-c", core]
 
     def __enter__(self):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
@@ -92,7 +93,7 @@ class Server:
         else:
             args = [LLAMA, "-m", model_path(), "--port", "18999", "-t", os.cpu_count(),
                     "--no-webui", *self.options]
-        self.process = subprocess.Popen(list(map(str, args)), stdout=self.log,
+        self.process = subprocess.Popen(list(map(str, self.prefix + args)), stdout=self.log,
                                         stderr=subprocess.STDOUT, env=env)
         end = time.monotonic() + 300
         while time.monotonic() < end and not self.ready():
@@ -136,12 +137,12 @@ def make_trace(folder, name, seed=1):
     return path
 
 
-def play(folder, url, trace, speed, limit_s=120, tell=True):
+def play(folder, url, trace, speed, limit_s=120, tell=True, more=()):
     """The result of gamasot bench, as JSON."""
     out = pathlib.Path(folder) / "play.json"
     tell = ["--class-header", "X-Gamasot-Class", "--user"] if tell else []
     command("bench", "--url", url, "--trace", trace, "--speed", speed, "--ignore-eos", "--quiet",
-            "--time-limit", limit_s, "--out", out, *tell)
+            "--time-limit", limit_s, "--out", out, *tell, *more)
     return json.loads(out.read_text())
 
 
