@@ -346,7 +346,7 @@ int gs_keys_load(const char *path, gs_keys *out, char *err, size_t errlen) {
     if (fd < 0 && errno == ENOENT)
         return 0;
     if (fd < 0 || fstat(fd, &st) != 0)
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     else if (!S_ISREG(st.st_mode))
         rc = gs_fail(err, errlen, GS_ERR_INVALID, "%s: not a regular file", path);
     else if (st.st_size > (off_t)MAX_FILE_BYTES)
@@ -359,7 +359,7 @@ int gs_keys_load(const char *path, gs_keys *out, char *err, size_t errlen) {
         }
         ssize_t n = gs_read(fd, text.data + text.len, 4096);
         if (n < 0)
-            rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+            rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
         if (n <= 0 || text.len > MAX_FILE_BYTES)
             break;
         text.len += (size_t)n;

@@ -157,7 +157,7 @@ static int run_write(gs_db *db, gs_store_job *job) {
         if (u->fd < 0)
             return gs_fail(job->err, sizeof(job->err),
                            errno == ENOSPC ? GS_ERR_NO_SPACE : GS_ERR_IO,
-                           "The file can't be made: %s.", strerror(errno));
+                           "The file can't be made: %s.", gs_errno_text(errno));
     }
     if (rc == 0 && u->writing.len > 0)
         rc = gs_store_write(u->fd, u->writing.data, u->writing.len);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *gs_err_name(int code) {
     switch (code) {
@@ -45,6 +46,11 @@ int gs_err_http(int code) {
     default:
         return 500;
     }
+}
+
+const char *gs_errno_text(int errnum) {
+    const char *text = strerrordesc_np(errnum);
+    return text ? text : "unknown error";
 }
 
 void gs_fail_text(char *err, size_t errlen, const char *fmt, ...) {

@@ -49,6 +49,8 @@ const char *gs_err_name(int code);
 const char *gs_err_text(int code);
 /* The HTTP status that this code becomes at the API; 200 for 0, 500 for unknown codes. */
 int gs_err_http(int code);
+/* What an errno means, as strerror says it, but from any thread. Static string. */
+const char *gs_errno_text(int errnum);
 
 /*
  * Writes the message into err (cut to errlen, always terminated; err may be NULL) and returns

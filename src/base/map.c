@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,10 +93,10 @@ int gs_map_file(const char *path, const void **data, size_t *size, char *err, si
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return gs_fail(err, errlen, errno == ENOENT ? GS_ERR_NOT_FOUND : GS_ERR_IO, "%s: %s", path,
-                       strerror(errno));
+                       gs_errno_text(errno));
     struct stat st;
     if (fstat(fd, &st) < 0) {
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
         goto out;
     }
     if (!S_ISREG(st.st_mode)) {
@@ -116,7 +115,7 @@ int gs_map_file(const char *path, const void **data, size_t *size, char *err, si
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
         rc = gs_fail(err, errlen, errno == ENOMEM ? GS_ERR_NOMEM : GS_ERR_IO, "%s: mmap: %s", path,
-                     strerror(errno));
+                     gs_errno_text(errno));
         goto out;
     }
     *data = p;

@@ -7,7 +7,6 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stdint.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -29,7 +28,7 @@ int gs_sandbox_harden(char *err, size_t errlen) {
     const struct rlimit no_core = {1, 1};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_CORE, &no_core) != 0)
         return gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "no_new_privs and core limit: %s",
-                       strerror(errno));
+                       gs_errno_text(errno));
     return 0;
 }
 
@@ -116,7 +115,7 @@ int gs_sandbox_files(const gs_sandbox_rule *rules, size_t n, unsigned allow, cha
     const long version = syscall(NR_CREATE_RULESET, NULL, 0, GET_VERSION);
     if (version < 1)
         return gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "this kernel has no Landlock: %s",
-                       strerror(errno));
+                       gs_errno_text(errno));
     const ruleset r = what_this_kernel_knows(version, allow);
     const int set = (int)syscall(NR_CREATE_RULESET, &r, sizeof(r), 0);
     int rc = set < 0 ? -1 : 0;
@@ -130,7 +129,8 @@ int gs_sandbox_files(const gs_sandbox_rule *rules, size_t n, unsigned allow, cha
         rc = (int)syscall(NR_RESTRICT_SELF, set, 0);
     }
     if (rc != 0)
-        rc = gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "Landlock %s: %s", path, strerror(errno));
+        rc =
+            gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "Landlock %s: %s", path, gs_errno_text(errno));
     if (set >= 0)
         close(set);
     return rc;
@@ -297,7 +297,7 @@ int gs_sandbox_calls(unsigned allow, char *err, size_t errlen) {
     const long rc = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &f);
     if (rc != 0)
         return gs_fail(err, errlen, GS_ERR_UNSUPPORTED, "seccomp: %s",
-                       rc > 0 ? "a thread has a filter of its own" : strerror(errno));
+                       rc > 0 ? "a thread has a filter of its own" : gs_errno_text(errno));
     return 0;
 }
 

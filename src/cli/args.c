@@ -90,7 +90,7 @@ int gs_args_save(const char *path, const gs_buf *b, char *err, size_t errlen) {
     FILE *f = b->failed ? NULL : fopen(path, "we");
     if (!f)
         return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path,
-                       b->failed ? "out of memory" : strerror(errno));
+                       b->failed ? "out of memory" : gs_errno_text(errno));
     const bool whole = fwrite(b->data ? b->data : "", 1, b->len, f) == b->len;
     if (fclose(f) != 0 || !whole)
         return gs_fail(err, errlen, GS_ERR_IO, "%s: could not be written", path);

@@ -262,7 +262,7 @@ static int wait_for(work *w, const char *id, char *err, size_t errlen) {
             }
             json_decref(b);
         }
-        sleep(1);
+        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     }
 }
 

@@ -67,7 +67,7 @@ static int read_all(const char *path, gs_buf *out, char *err, size_t errlen) {
     char part[65536];
     size_t n;
     if (!f)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     while ((n = fread(part, 1, sizeof(part), f)) > 0)
         gs_buf_add(out, part, n);
     const bool bad = ferror(f);
@@ -75,7 +75,7 @@ static int read_all(const char *path, gs_buf *out, char *err, size_t errlen) {
     if (!is_stdin)
         fclose(f);
     if (bad)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(why));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(why));
     return out->failed || !gs_buf_cstr(out) ? gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory")
                                             : 0;
 }
@@ -196,7 +196,7 @@ static int put_line(work *w, const text *t, const char *model, const json_t *v, 
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     FILE *f = w->to_terminal ? stdout : w->log.f;
     if (fwrite(w->line.data, 1, w->line.len, f) != w->line.len || fflush(f) != 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "writing: %s", strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "writing: %s", gs_errno_text(errno));
     return 0;
 }
 

@@ -93,7 +93,7 @@ static int read_lines(gs_embed_log *l, const char *path, char *err, size_t errle
     }
     gs_unmap(data, size);
     if (rc == 0 && at < size && truncate(path, (off_t)at) != 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     return rc;
 }
 
@@ -101,7 +101,7 @@ int gs_embed_log_open(const char *path, gs_embed_log *out, char *err, size_t err
     *out = (gs_embed_log){0};
     int rc = read_lines(out, path, err, errlen);
     if (rc == 0 && !(out->f = fopen(path, "ae")))
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     if (rc != 0) {
         gs_free(out->lines);
         out->lines = NULL;
@@ -141,7 +141,7 @@ int gs_embed_log_close(gs_embed_log *l, char *err, size_t errlen) {
     gs_free(l->lines);
     l->lines = NULL;
     l->n = 0;
-    return rc == 0 ? 0 : gs_fail(err, errlen, rc, "writing: %s", strerror(errno));
+    return rc == 0 ? 0 : gs_fail(err, errlen, rc, "writing: %s", gs_errno_text(errno));
 }
 
 /* ---- NumPy
@@ -225,7 +225,7 @@ int gs_embed_write_npy(const char *path, const char *log_path, const int64_t *of
             gs_fail(err, errlen, rc, "%s: its vectors differ in length", log_path);
         else if (rc != 0)
             gs_fail(err, errlen, rc, "%s: %s", path,
-                    rc == GS_ERR_IO ? strerror(errno) : gs_err_text(rc));
+                    rc == GS_ERR_IO ? gs_errno_text(errno) : gs_err_text(rc));
         gs_unmap(text, size);
     }
     gs_buf_deinit(&tmp);

@@ -72,7 +72,7 @@ static int dial(const gs_http_target *t, char *err, size_t errlen) {
     freeaddrinfo(found);
     if (fd < 0)
         return gs_fail(err, errlen, GS_ERR_UNAVAILABLE, "no server at %s port %s: %s", t->host,
-                       t->port, strerror(why));
+                       t->port, gs_errno_text(why));
     struct timeval patience = {.tv_sec = t->timeout_s};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
@@ -112,7 +112,8 @@ int gs_http_send(const gs_http_target *t, const char *method, const char *path, 
         (send_all(fd, head.data, head.len) != 0 || (body && send_all(fd, body, n) != 0))) {
         const int why = errno;
         close(fd);
-        fd = gs_fail(err, errlen, GS_ERR_IO, "%s port %s: %s", t->host, t->port, strerror(why));
+        fd =
+            gs_fail(err, errlen, GS_ERR_IO, "%s port %s: %s", t->host, t->port, gs_errno_text(why));
     }
     gs_buf_deinit(&head);
     return fd;
@@ -138,7 +139,8 @@ static int more(reader *r) {
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return gs_fail(r->err, r->errlen, GS_ERR_TIMEOUT, "the server does not answer");
     if (n < 0)
-        return gs_fail(r->err, r->errlen, GS_ERR_IO, "the connection broke: %s", strerror(errno));
+        return gs_fail(r->err, r->errlen, GS_ERR_IO, "the connection broke: %s",
+                       gs_errno_text(errno));
     r->in.len += (size_t)n;
     return n > 0;
 }

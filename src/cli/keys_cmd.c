@@ -260,7 +260,7 @@ static int locked_change(const char *what, const char *path, const char *name,
     snprintf(lock, sizeof(lock), "%s.lock", path);
     int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0 || flock(fd, LOCK_EX) != 0) {
-        int rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", lock, strerror(errno));
+        int rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", lock, gs_errno_text(errno));
         if (fd >= 0)
             close(fd);
         return rc;

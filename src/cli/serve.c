@@ -240,8 +240,11 @@ static int set_time_zone(const gs_config *c, char *err, size_t errlen) {
     if (!zone[0])
         return 0;
     snprintf(path, sizeof(path), "/usr/share/zoneinfo/%s", zone);
-    if (strlen(zone) > 255 || zone[0] == '.' || strstr(zone, "..") || access(path, R_OK) != 0 ||
-        setenv("TZ", zone, 1) != 0)
+    bool ok =
+        strlen(zone) <= 255 && zone[0] != '.' && !strstr(zone, "..") && access(path, R_OK) == 0;
+    if (ok)
+        ok = setenv("TZ", zone, 1) == 0; // NOLINT(concurrency-mt-unsafe): there is one thread yet
+    if (!ok)
         return gs_fail(err, errlen, GS_ERR_INVALID,
                        "background.time_zone: '%.60s' is no time zone of this machine, such as "
                        "Europe/Berlin",

@@ -54,7 +54,7 @@ static int run_program(const service *s, const char *const argv[], gs_buf *out) 
     char piece[1024];
     ssize_t n;
     if (out && pipe2(ends, O_CLOEXEC) != 0)
-        return gs_fail(s->err, s->errlen, GS_ERR_IO, "pipe: %s", strerror(errno));
+        return gs_fail(s->err, s->errlen, GS_ERR_IO, "pipe: %s", gs_errno_text(errno));
     posix_spawn_file_actions_init(&actions);
     if (out)
         posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
@@ -68,7 +68,7 @@ static int run_program(const service *s, const char *const argv[], gs_buf *out) 
     if (out)
         close(ends[0]);
     if (rc != 0)
-        return gs_fail(s->err, s->errlen, GS_ERR_NOT_FOUND, "%s: %s", argv[0], strerror(rc));
+        return gs_fail(s->err, s->errlen, GS_ERR_NOT_FOUND, "%s: %s", argv[0], gs_errno_text(rc));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
@@ -95,7 +95,7 @@ static int systemctl(const service *s, const char *a, const char *b, const char 
 /* ---- Files --------------------------------------------------------------------------------- */
 
 static int fail_at(const service *s, const char *path) {
-    return gs_fail(s->err, s->errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+    return gs_fail(s->err, s->errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
 }
 
 /* The folders above path; those that are new may be entered by everybody. */
@@ -175,11 +175,17 @@ static int find_user(service *s) {
 
 /* ---- install ------------------------------------------------------------------------------- */
 
+static bool has_account(void) {
+    struct passwd entry, *found = NULL;
+    char text[4096];
+    return getpwnam_r(ACCOUNT, &entry, text, sizeof(text), &found) == 0 && found;
+}
+
 static int make_account(const service *s) {
     static const char *const argv[] = {
         "useradd",          "--system", "--user-group",      "--home-dir", "/var/lib/gamasot",
         "--no-create-home", "--shell",  "/usr/sbin/nologin", ACCOUNT,      NULL};
-    if (s->user || s->root[0] || getpwnam(ACCOUNT))
+    if (s->user || s->root[0] || has_account())
         return 0;
     int rc = run_program(s, argv, NULL);
     return rc <= 0 ? rc : gs_fail(s->err, s->errlen, GS_ERR_IO, "useradd failed");

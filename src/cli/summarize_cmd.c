@@ -134,7 +134,7 @@ static int find_files(work *w, char *err, size_t errlen) {
     if (rc == FTW_STOP)
         return gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     if (rc != 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", w->in, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", w->in, gs_errno_text(errno));
     if (w->n > 0)
         qsort(w->files, w->n, sizeof(*w->files), by_name);
     return 0;
@@ -173,9 +173,9 @@ static int open_log(work *w, char *err, size_t errlen) {
     }
     gs_unmap(data, size);
     if (rc == 0 && at < size && truncate(path.data, (off_t)at) != 0)
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path.data, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path.data, gs_errno_text(errno));
     if (rc == 0 && !(w->log = fopen(path.data, "ae")))
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path.data, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path.data, gs_errno_text(errno));
     gs_buf_deinit(&path);
     return rc;
 }
@@ -316,13 +316,13 @@ static int keep(work *w, const source *f, const char *text, char *err, size_t er
     if (rc == 0)
         rc = join(&tmp, w->out, f->name, ".md.tmp", err, errlen);
     if (rc == 0 && (make_folders(path.data) != 0 || write_whole(tmp.data, path.data, text) != 0))
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path.data, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path.data, gs_errno_text(errno));
     json_t *line = rc == 0 ? json_pack("{s:s, s:s}", "file", f->name, "sha256", f->hash) : NULL;
     char *dumped = line ? json_dumps(line, JSON_COMPACT) : NULL;
     if (rc == 0 && !dumped)
         rc = gs_fail(err, errlen, GS_ERR_NOMEM, "out of memory");
     if (rc == 0 && (fprintf(w->log, "%s\n", dumped) < 0 || fflush(w->log) != 0))
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", w->out, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", w->out, gs_errno_text(errno));
     free(dumped);
     json_decref(line);
     gs_buf_deinit(&path);
@@ -384,7 +384,7 @@ static int check_flags(work *w, char *err, size_t errlen) {
     w->in = w->cfg->positional[0];
     w->out = w->flags[F_OUT].value;
     if (mkdir(w->out, 0777) != 0 && errno != EEXIST)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", w->out, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", w->out, gs_errno_text(errno));
     return 0;
 }
 

@@ -71,7 +71,7 @@ int gs_dirs_make(const char *path, char *err, size_t errlen) {
             give_to_owner_above(part);
         if (stat(part, &st) != 0)
             return gs_fail(err, errlen, GS_ERR_IO, "%s: can't be created: %s", part,
-                           strerror(why ? why : errno));
+                           gs_errno_text(why ? why : errno));
         if (!S_ISDIR(st.st_mode))
             return gs_fail(err, errlen, GS_ERR_IO, "%s: is no folder", part);
         part[i] = path[i];

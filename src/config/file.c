@@ -30,9 +30,31 @@ typedef struct reader {
     size_t errlen;
 } reader;
 
-static void reader_fail(reader *r, const char *what) {
+static void reader_fail_code(reader *r, int code, const char *what) {
     if (r->rc == GS_OK)
-        r->rc = gs_fail(r->err, r->errlen, GS_ERR_INVALID, "%s:%d: %s", r->where, r->line, what);
+        r->rc = gs_fail(r->err, r->errlen, code, "%s:%d: %s", r->where, r->line, what);
+}
+
+static void reader_fail(reader *r, const char *what) {
+    reader_fail_code(r, GS_ERR_INVALID, what);
+}
+
+static void reader_no_memory(reader *r) {
+    reader_fail_code(r, GS_ERR_NOMEM, "out of memory");
+}
+
+/* One entry more in a list of n; NULL after a failure. */
+static void *grow(reader *r, void *list, size_t n, size_t size, size_t max, const char *what) {
+    char why[64];
+    if (n == max) {
+        snprintf(why, sizeof why, "too many %s", what);
+        reader_fail(r, why);
+        return NULL;
+    }
+    void *more = gs_realloc(list, (n + 1) * size);
+    if (!more)
+        reader_no_memory(r);
+    return more;
 }
 
 /* As fgets. NULL at the end and after a failure, which ends the parsing. */
@@ -77,20 +99,17 @@ static gs_config_alias *alias_of(reader *r, const char *name) {
         reader_fail(r, why);
         return NULL;
     }
-    gs_config_alias *more = NULL;
-    if (c->n_aliases < GS_CONFIG_MAX_ALIASES)
-        more = gs_realloc(c->aliases, (c->n_aliases + 1) * sizeof *more);
-    if (!more) {
-        reader_fail(r, "too many aliases");
+    gs_config_alias *more =
+        grow(r, c->aliases, c->n_aliases, sizeof *more, GS_CONFIG_MAX_ALIASES, "aliases");
+    if (!more)
         return NULL;
-    }
     c->aliases = more;
     gs_config_alias *a = &c->aliases[c->n_aliases];
     *a = (gs_config_alias){gs_strdup(name), gs_strdup(""), gs_strdup("")};
     c->n_aliases++; /* also when a string is missing: deinit frees what there is */
     if (a->name && a->model && a->class_name)
         return a;
-    reader_fail(r, "out of memory");
+    reader_no_memory(r);
     return NULL;
 }
 
@@ -112,7 +131,7 @@ static void on_alias(reader *r, const char *section, const char *key, const char
     }
     char *copy = gs_strdup(value);
     if (!copy) {
-        reader_fail(r, "out of memory");
+        reader_no_memory(r);
         return;
     }
     gs_free(*field);
@@ -155,20 +174,17 @@ static gs_config_model *model_of(reader *r, const char *name) {
         reader_fail(r, why);
         return NULL;
     }
-    gs_config_model *more = NULL;
-    if (c->n_models < GS_CONFIG_MAX_MODELS)
-        more = gs_realloc(c->models, (c->n_models + 1) * sizeof *more);
-    if (!more) {
-        reader_fail(r, "too many models");
+    gs_config_model *more =
+        grow(r, c->models, c->n_models, sizeof *more, GS_CONFIG_MAX_MODELS, "models");
+    if (!more)
         return NULL;
-    }
     c->models = more;
     gs_config_model *m = &c->models[c->n_models];
     *m = (gs_config_model){.name = gs_strdup(name), .path = gs_strdup("")};
     c->n_models++;
     if (m->name && m->path)
         return m;
-    reader_fail(r, "out of memory");
+    reader_no_memory(r);
     return NULL;
 }
 
@@ -183,7 +199,7 @@ static void add_setting(reader *r, gs_config_model *m, const char *key, const ch
     if (!keys || !values || !k || !v) {
         gs_free(k);
         gs_free(v);
-        reader_fail(r, "out of memory");
+        reader_no_memory(r);
         return;
     }
     m->keys[m->n] = k;
@@ -203,8 +219,9 @@ static void on_model(reader *r, const char *section, const char *key, const char
             gs_config_option_at(path ? GS_OPT_model_path : GS_OPT_prefix_files);
         void *field = path ? (void *)&m->path : (void *)&m->prefix_files;
         m->own_prefix_files |= prefixes;
-        if (gs_config_value_parse(own, value, true, field, why, sizeof why) != GS_OK)
-            reader_fail(r, why);
+        int rc = gs_config_value_parse(own, value, true, field, why, sizeof why);
+        if (rc != GS_OK)
+            reader_fail_code(r, rc, why);
         return;
     }
     const gs_config_option *o = model_option(key);
@@ -234,11 +251,16 @@ static gs_config_worker *worker_of(reader *r, const char *name) {
     for (size_t i = 0; i < c->n_workers; i++)
         if (strcmp(c->workers[i].name, name) == 0)
             return &c->workers[i];
-    if (gs_config_worker_init(&w, name, why, sizeof why) == GS_OK &&
-        gs_config_worker_append(r->cfg, &w) == GS_OK)
+    int rc = gs_config_worker_init(&w, name, why, sizeof why);
+    if (rc == GS_OK)
+        rc = gs_config_worker_append(r->cfg, &w);
+    if (rc == GS_OK)
         return &c->workers[c->n_workers - 1];
     gs_config_worker_deinit(&w);
-    reader_fail(r, why);
+    if (rc == GS_ERR_NOMEM)
+        reader_no_memory(r);
+    else
+        reader_fail(r, why);
     return NULL;
 }
 
@@ -246,8 +268,9 @@ static void on_worker(reader *r, const char *section, const char *key, const cha
     char why[400];
     const char *name = section + sizeof WORKER_SECTION - 1;
     gs_config_worker *w = worker_of(r, name + strspn(name, " "));
-    if (w && gs_config_worker_set(w, key, value, why, sizeof why) != GS_OK)
-        reader_fail(r, why);
+    int rc = w ? gs_config_worker_set(w, key, value, why, sizeof why) : GS_OK;
+    if (rc != GS_OK)
+        reader_fail_code(r, rc, why);
 }
 
 /* 1: go on, as libinih wants it; failures are kept in r. */
@@ -286,10 +309,8 @@ static int on_value(void *user, const char *section, const char *name, const cha
     }
     r->set_on[i] = r->line;
     int rc = gs_config_apply(r->cfg, i, GS_CONFIG_FROM_FILE, value, why, sizeof why);
-    if (rc != GS_OK) {
-        reader_fail(r, why);
-        r->rc = rc;
-    }
+    if (rc != GS_OK)
+        reader_fail_code(r, rc, why);
     return 1;
 }
 
@@ -322,7 +343,7 @@ int gs_config_slurp(const char *path, gs_buf *out, char *err, size_t errlen) {
     int rc = GS_OK;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang the start */
     if (fd < 0 || fstat(fd, &st) != 0) {
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     } else if (!S_ISREG(st.st_mode)) {
         rc = gs_fail(err, errlen, GS_ERR_INVALID, "%s: not a regular file", path);
     }
@@ -333,7 +354,7 @@ int gs_config_slurp(const char *path, gs_buf *out, char *err, size_t errlen) {
         }
         ssize_t n = gs_read(fd, out->data + out->len, 4096);
         if (n < 0)
-            rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+            rc = gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
         if (n <= 0)
             break;
         out->len += (size_t)n;

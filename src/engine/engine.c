@@ -928,7 +928,7 @@ int gs_engine_create(const gs_engine_config *cfg, gs_engine **out, char *err, si
     }
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (e->wake_fd < 0) {
-        rc = gs_fail(err, errlen, GS_ERR_IO, "eventfd: %s", strerror(errno));
+        rc = gs_fail(err, errlen, GS_ERR_IO, "eventfd: %s", gs_errno_text(errno));
         goto fail;
     }
     atomic_store(&e->state, GS_ENGINE_LOADING);

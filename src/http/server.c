@@ -199,13 +199,13 @@ static void on_acceptable(uv_poll_t *poll, int status, int events) {
         } else if (errno == EAGAIN) {
             return;
         } else if (errno == EMFILE || errno == ENFILE) {
-            warn_sometimes(s, "cannot accept", strerror(errno));
+            warn_sometimes(s, "cannot accept", gs_errno_text(errno));
             if (!refuse_with_reserve(s, listen_fd)) {
                 pause_accepting(s);
                 return;
             }
         } else if (errno == ENOMEM || errno == ENOBUFS || errno == EINVAL || errno == EBADF) {
-            warn_sometimes(s, "cannot accept", strerror(errno));
+            warn_sometimes(s, "cannot accept", gs_errno_text(errno));
             pause_accepting(s);
             return;
         } /* else: that connection's own error (accept(2)), the next may be fine */
@@ -300,7 +300,7 @@ static int bind_failed(int e, const char *host, int port, char *err, size_t errl
     if (e == EADDRNOTAVAIL)
         return gs_fail(err, errlen, GS_ERR_INVALID, "%s is no address of this machine", host);
     return gs_fail(err, errlen, GS_ERR_IO, "cannot listen on %s port %d: %s", host, port,
-                   strerror(e));
+                   gs_errno_text(e));
 }
 
 /* *fd is -1 with GS_OK when the machine lacks the address family. */

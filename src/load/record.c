@@ -146,7 +146,7 @@ static void open_file(gs_recorder *r) {
 
 static void complain(gs_recorder *r) {
     if (!r->failed)
-        gs_warn("record", "%s: %s", r->path, strerror(errno));
+        gs_warn("record", "%s: %s", r->path, gs_errno_text(errno));
     r->failed = true;
 }
 
@@ -261,7 +261,7 @@ int gs_recorder_create(const gs_record_config *cfg, gs_recorder **out, char *err
         rc = GS_ERR_NOMEM;
     if (rc != 0) {
         gs_fail(err, errlen, rc, "%s: %s", r->path,
-                rc == GS_ERR_IO ? strerror(errno) : gs_err_text(rc));
+                rc == GS_ERR_IO ? gs_errno_text(errno) : gs_err_text(rc));
         if (r->file)
             fclose(r->file);
         gs_free(r->hashes);

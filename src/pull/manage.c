@@ -80,7 +80,7 @@ int gs_pull_remove(const char *folder, const char *name, char *err, size_t errle
             rc = gs_fail(err, errlen,
                          errno == EACCES || errno == EPERM || errno == EROFS ? GS_ERR_FORBIDDEN
                                                                              : GS_ERR_IO,
-                         "%s: %s", files[i], strerror(errno));
+                         "%s: %s", files[i], gs_errno_text(errno));
         else
             remove_rest(files[i]);
     }

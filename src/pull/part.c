@@ -45,7 +45,7 @@ int gs_part_open(gs_pull_part *part, char *err, size_t errlen) {
     part->fd = open(part->tmp, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (part->fd < 0)
         return gs_fail(err, errlen, errno == ENOSPC ? GS_ERR_NO_SPACE : GS_ERR_IO, "%s: %s",
-                       part->tmp, strerror(errno));
+                       part->tmp, gs_errno_text(errno));
     if (flock(part->fd, LOCK_EX | LOCK_NB) == 0) {
         char folder[GS_PULL_MAX_PATH];
         snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(part->tmp, '/') - part->tmp),
@@ -160,7 +160,7 @@ static bool read_origin(download *d) {
 
 static int start_anew(download *d) {
     if (ftruncate(d->part->fd, 0) != 0 || lseek(d->part->fd, 0, SEEK_SET) != 0)
-        return gs_fail(d->err, d->errlen, GS_ERR_IO, "%s: %s", d->part->tmp, strerror(errno));
+        return gs_fail(d->err, d->errlen, GS_ERR_IO, "%s: %s", d->part->tmp, gs_errno_text(errno));
     gs_sha256_begin(&d->hash);
     atomic_store(&d->part->n_done, 0);
     d->part->etag[0] = '\0';
@@ -183,7 +183,7 @@ static int take_from(download *d, int fd) {
     gs_free(buf);
     if (n < 0)
         return gs_fail(d->err, d->errlen, GS_ERR_IO, "%s: %s",
-                       fd == d->part->fd ? d->part->tmp : d->part->url, strerror(errno));
+                       fd == d->part->fd ? d->part->tmp : d->part->url, gs_errno_text(errno));
     if (rc == GS_ERR_NO_SPACE || rc == GS_ERR_IO)
         return gs_fail(d->err, d->errlen, rc, "%s: %s", d->part->tmp, gs_err_text(rc));
     return rc;
@@ -196,7 +196,7 @@ static int take_up(download *d) {
     gs_sha256_begin(&d->hash);
     atomic_store(&d->part->n_done, 0);
     if (fstat(d->part->fd, &st) != 0)
-        return gs_fail(d->err, d->errlen, GS_ERR_IO, "%s: %s", d->part->tmp, strerror(errno));
+        return gs_fail(d->err, d->errlen, GS_ERR_IO, "%s: %s", d->part->tmp, gs_errno_text(errno));
     if (st.st_size == 0 || !read_origin(d) || (bytes >= 0 && st.st_size > bytes) ||
         lseek(d->part->fd, 0, SEEK_SET) != 0)
         return start_anew(d);
@@ -332,7 +332,7 @@ int gs_part_copy(gs_pull *p, gs_pull_part *part, char *err, size_t errlen) {
     int rc = GS_OK;
     if (fd < 0 || fstat(fd, &st) != 0)
         rc = gs_fail(err, errlen, errno == ENOENT ? GS_ERR_NOT_FOUND : GS_ERR_IO, "%s: %s",
-                     part->url, strerror(errno));
+                     part->url, gs_errno_text(errno));
     else if (!S_ISREG(st.st_mode))
         rc = gs_fail(err, errlen, GS_ERR_INVALID, "%s: not a regular file", part->url);
     if (rc == GS_OK) {

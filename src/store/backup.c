@@ -55,7 +55,7 @@ int gs_db_snapshot(sqlite3 *from, const char *path, char *err, size_t errlen) {
     unlink(path); /* of a run that was killed */
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     close(fd);
     int rc = sqlite3_open_v2(path, &to, SQLITE_OPEN_READWRITE, NULL);
     sqlite3_backup *b = rc == SQLITE_OK ? sqlite3_backup_init(to, "main", from, "main") : NULL;
@@ -98,6 +98,10 @@ typedef struct writer {
     size_t errlen;
 } writer;
 
+static int fail_backup(const writer *w, int rc) {
+    return gs_fail(w->err, w->errlen, rc, "the backup: %s", gs_err_text(rc));
+}
+
 static int add_bytes(writer *w, const char *name, const void *data, size_t n) {
     gs_tar_entry e = {.bytes = (int64_t)n};
     snprintf(e.name, sizeof(e.name), "%s", name);
@@ -106,7 +110,7 @@ static int add_bytes(writer *w, const char *name, const void *data, size_t n) {
         rc = gs_store_write(w->fd, data, n);
     if (rc == 0)
         rc = gs_tar_pad(w->fd, e.bytes);
-    return rc == 0 ? 0 : gs_fail(w->err, w->errlen, rc, "the backup: %s", gs_err_text(rc));
+    return rc == 0 ? 0 : fail_backup(w, rc);
 }
 
 /* GS_ERR_NOT_FOUND without a message: it is not there. */
@@ -118,7 +122,7 @@ static int add_file(writer *w, const char *name, const char *path) {
         return GS_ERR_NOT_FOUND;
     if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         int rc = gs_fail(w->err, w->errlen, GS_ERR_IO, "%s: %s", path,
-                         fd < 0 ? strerror(errno) : "is no plain file");
+                         fd < 0 ? gs_errno_text(errno) : "is no plain file");
         if (fd >= 0)
             close(fd);
         return rc;
@@ -143,11 +147,11 @@ static int add_if_there(writer *w, const char *name, const char *path) {
 static int add_payload(writer *w, sqlite3 *copy) {
     char name[GS_TAR_NAME + 1], path[GS_BACKUP_PATH];
     sqlite3_stmt *all = NULL, *drop = NULL;
-    int rc = 0;
+    int rc = 0, said = SQLITE_ROW;
     if (sqlite3_prepare_v2(copy, "SELECT id FROM files ORDER BY seq", -1, &all, NULL) != 0 ||
         sqlite3_prepare_v2(copy, "DELETE FROM files WHERE id = ?1", -1, &drop, NULL) != 0)
         rc = gs_fail(w->err, w->errlen, GS_ERR_FORMAT, "the database: %s", sqlite3_errmsg(copy));
-    while (rc == 0 && sqlite3_step(all) == SQLITE_ROW) {
+    while (rc == 0 && (said = sqlite3_step(all)) == SQLITE_ROW) {
         const char *id = (const char *)sqlite3_column_text(all, 0);
         if (!id || !gs_backup_is_file_id(id)) {
             rc = gs_fail(w->err, w->errlen, GS_ERR_FORMAT, "the database names a file '%.80s'",
@@ -163,8 +167,10 @@ static int add_payload(writer *w, sqlite3 *copy) {
             continue;
         sqlite3_reset(drop);
         sqlite3_bind_text(drop, 1, id, -1, SQLITE_TRANSIENT);
-        rc = sqlite3_step(drop) == SQLITE_DONE ? 0 : GS_ERR_IO;
+        rc = sqlite3_step(drop) == SQLITE_DONE ? 0 : fail_backup(w, GS_ERR_IO);
     }
+    if (rc == 0 && said != SQLITE_DONE)
+        rc = fail_backup(w, GS_ERR_IO);
     sqlite3_finalize(all);
     sqlite3_finalize(drop);
     return rc;
@@ -220,7 +226,10 @@ static int write_all(writer *w, const char *copy_path) {
         rc = add_if_there(w, "gamasot.conf", w->p->config);
     if (rc == 0)
         rc = add_state(w);
-    return rc == 0 ? gs_tar_end(w->fd) : rc;
+    if (rc != 0)
+        return rc;
+    rc = gs_tar_end(w->fd);
+    return rc == 0 ? 0 : fail_backup(w, rc);
 }
 
 int gs_backup_write(const gs_backup_places *p, const char *file, gs_backup_info *out, char *err,
@@ -241,7 +250,7 @@ int gs_backup_write(const gs_backup_places *p, const char *file, gs_backup_info 
                 .err = err,
                 .errlen = errlen};
     if (w.fd < 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", part, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", part, gs_errno_text(errno));
     int rc = write_all(&w, copy);
     unlink(copy);
     if (rc != 0) {

@@ -204,7 +204,7 @@ int gs_store_lock(const char *folder, int *fd, char *err, size_t errlen) {
     snprintf(path, sizeof(path), "%s/gamasot.lock", folder);
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (*fd < 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     gs_give_to_owner(*fd, folder);
     if (flock(*fd, LOCK_EX | LOCK_NB) != 0)
         return gs_fail(err, errlen, GS_ERR_UNAVAILABLE, "another gamasot keeps its state in %s",
@@ -360,7 +360,7 @@ static int open_file(gs_db *db, const gs_store_config *cfg, char *err, size_t er
     /* SQLite gives journal and index the mode of the file. */
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "%s: %s", path, gs_errno_text(errno));
     fchmod(fd, 0600);
     close(fd);
     bool unclean = ended_uncleanly(path);

@@ -292,6 +292,8 @@ static void error_table(void **state) {
     assert_string_equal(gs_err_name(GS_ERR_FORMAT), "GS_ERR_FORMAT");
     assert_string_equal(gs_err_name(-999), "GS_ERR_?");
     assert_string_equal(gs_err_text(GS_ERR_FORMAT), "malformed data");
+    assert_string_equal(gs_errno_text(ENOENT), "No such file or directory");
+    assert_string_equal(gs_errno_text(-1), "unknown error");
     assert_int_equal(gs_err_http(GS_OK), 200);
     assert_int_equal(gs_err_http(GS_ERR_OVERLOADED), 429);
     assert_int_equal(gs_err_http(12345), 500);
