@@ -29,7 +29,7 @@ typedef struct unpacked {
 
 static int fail_at(const unpacked *u, const char *path) {
     const int code = errno == ENOSPC || errno == EDQUOT ? GS_ERR_NO_SPACE : GS_ERR_IO;
-    return gs_fail(u->err, u->errlen, code, "%s: %s", path, strerror(errno));
+    return gs_fail(u->err, u->errlen, code, "%s: %s", path, gs_errno_text(errno));
 }
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
@@ -106,8 +106,10 @@ static int unpack(unpacked *u, const char *file) {
         return rc;
     }
     int rc;
-    if (gs_pread(in, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
-        memcmp(magic, sqlite, sizeof(magic)) == 0) {
+    const ssize_t n = gs_pread(in, magic, sizeof(magic), 0);
+    if (n < 0) {
+        rc = fail_at(u, file);
+    } else if (n == (ssize_t)sizeof(magic) && memcmp(magic, sqlite, sizeof(magic)) == 0) {
         rc = take_name(u, "gamasot.db");
         if (rc == 0)
             rc = unpack_file(u, in, "gamasot.db", st.st_size);
@@ -162,16 +164,18 @@ static int check_payload(const unpacked *u, sqlite3 *db) {
     char path[GS_BACKUP_PATH + 80];
     sqlite3_stmt *s = NULL;
     struct stat st;
-    int rc = 0;
+    int rc = 0, said = SQLITE_ROW;
     if (sqlite3_prepare_v2(db, "SELECT id, bytes FROM files", -1, &s, NULL) != SQLITE_OK)
         return gs_fail(u->err, u->errlen, GS_ERR_FORMAT, "the database: %s", sqlite3_errmsg(db));
-    while (rc == 0 && sqlite3_step(s) == SQLITE_ROW) {
+    while (rc == 0 && (said = sqlite3_step(s)) == SQLITE_ROW) {
         const char *id = (const char *)sqlite3_column_text(s, 0);
         snprintf(path, sizeof(path), "%s/files/%.64s", u->temp, id ? id : "");
         if (stat(path, &st) != 0 || st.st_size != sqlite3_column_int64(s, 1))
             rc = gs_fail(u->err, u->errlen, GS_ERR_FORMAT,
                          "the backup is damaged: %.64s is not there, or not whole", id ? id : "?");
     }
+    if (rc == 0 && said != SQLITE_DONE)
+        rc = gs_fail(u->err, u->errlen, GS_ERR_IO, "the database: %s", sqlite3_errmsg(db));
     sqlite3_finalize(s);
     return rc;
 }
@@ -227,6 +231,9 @@ static int move(const unpacked *u, const char *from, const char *to) {
         return 0;
     if (errno != EXDEV)
         return fail_at(u, to);
+    /* Between two file systems it is not even looked whether it is there. */
+    if (access(from, F_OK) != 0)
+        return 0;
     snprintf(part, sizeof(part), "%s.part", to);
     int in = open(from, O_RDONLY | O_CLOEXEC);
     int out = in >= 0 ? open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
