@@ -789,6 +789,129 @@ static void test_models(void **state) {
     }
 }
 
+/* ---- Aliases and workers ----------------------------------------------------------------------
+ */
+
+static void test_aliases(void **state) {
+    (void)state;
+    gs_config cfg;
+    gs_buf out = {0};
+    assert_int_equal(read_text(&cfg, "[alias voice]\nclass = voice\n[alias  big]\nmodel = gemma\n"
+                                     "[alias voice]\nmodel = tiny\nclass = chat\n"),
+                     GS_OK);
+    assert_int_equal(cfg.n_aliases, 2);
+    assert_string_equal(cfg.aliases[0].name, "voice");
+    assert_string_equal(cfg.aliases[0].model, "tiny");
+    assert_string_equal(cfg.aliases[0].class_name, "chat");
+    assert_string_equal(cfg.aliases[1].name, "big");
+    assert_string_equal(cfg.aliases[1].class_name, "");
+    assert_int_equal(gs_config_json(&cfg, &out), GS_OK);
+    assert_non_null(memmem(out.data, out.len, "\"alias.voice.model\":\"tiny\"", 26));
+    assert_non_null(memmem(out.data, out.len, "\"alias.big.class\":\"\"", 20));
+    gs_buf_deinit(&out);
+    gs_config_deinit(&cfg);
+    static const struct {
+        const char *text, *why;
+    } wrong[] = {
+        {"[alias x]\ncolour = red\n", "alias x: unknown option 'colour'"},
+        {"[alias ]\nmodel = y\n", "a name has 1 to 40 characters"},
+        {"[alias a/b]\nmodel = y\n", "a name has 1 to 40 characters"},
+        {"[alias 01234567890123456789012345678901234567890]\nmodel = y\n", "a name has 1"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(read_text(&cfg, wrong[i].text), GS_ERR_INVALID);
+        says(wrong[i].why);
+        gs_config_deinit(&cfg);
+    }
+}
+
+static void test_workers(void **state) {
+    (void)state;
+    gs_config cfg;
+    gs_config_worker copy;
+    assert_int_equal(read_text(&cfg,
+                               "[worker desk]\nurl = http://a:1\n[worker box]\nurl = https://b\n"
+                               "ca_file = /ca.pem\n[worker desk]\nmodels = x, y\n"),
+                     GS_OK);
+    assert_int_equal(cfg.n_workers, 2);
+    assert_string_equal(cfg.workers[0].url, "http://a:1");
+    assert_int_equal(cfg.workers[0].models.n, 2);
+    assert_string_equal(cfg.workers[1].ca_file, "/ca.pem");
+    assert_int_equal(gs_config_worker_copy(&cfg.workers[0], &copy), GS_OK);
+    assert_string_equal(copy.name, "desk");
+    assert_ptr_not_equal(copy.name, cfg.workers[0].name);
+    assert_string_equal(copy.models.items[1], "y");
+    gs_config_worker_deinit(&copy);
+    for (uint64_t i = 1, n = 1; i <= n; i++) {
+        gs_fault_set(GS_FAULT_ALLOC, UINT64_MAX, 0);
+        assert_int_equal(gs_config_worker_copy(&cfg.workers[0], &copy), GS_OK);
+        n = gs_fault_calls(GS_FAULT_ALLOC);
+        gs_config_worker_deinit(&copy);
+        gs_fault_set(GS_FAULT_ALLOC, i, 0);
+        assert_int_equal(gs_config_worker_copy(&cfg.workers[0], &copy), GS_ERR_NOMEM);
+        gs_fault_clear();
+    }
+    gs_config_deinit(&cfg);
+    static const struct {
+        const char *text, *why;
+    } wrong[] = {
+        {"[worker x]\ncolour = red\n", "worker x: unknown option 'colour'"},
+        {"[worker x]\n", ""},
+        {"[worker ]\nurl = http://a\n", "a name has 1 to 40 characters"},
+        {"[worker a b]\nurl = http://a\n", "a name has 1 to 40 characters"},
+        {"[worker x]\nmodels = a\n", "worker x: 'url' is missing"},
+        {"[worker x]\nurl = http://a\nca_file = /ca\n", "'ca_file' needs an https:// URL"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        const int rc = read_text(&cfg, wrong[i].text);
+        assert_int_equal(rc, wrong[i].why[0] ? GS_ERR_INVALID : GS_OK); /* no line, no section */
+        says(wrong[i].why);
+        gs_config_deinit(&cfg);
+    }
+}
+
+/* As many as there may be, and one more. */
+static void test_too_many_sections(void **state) {
+    (void)state;
+    static const struct {
+        const char *kind, *line;
+        int max;
+    } kinds[] = {{"alias", "model = x", GS_CONFIG_MAX_ALIASES},
+                 {"model", "context = 8", GS_CONFIG_MAX_MODELS},
+                 {"worker", "url = http://a", GS_CONFIG_MAX_WORKERS}};
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        for (int more = 0; more < 2; more++) {
+            gs_config cfg;
+            gs_buf text = {0};
+            char why[64];
+            for (int i = 0; i < kinds[k].max + more; i++)
+                gs_buf_printf(&text, "[%s n%d]\n%s\n", kinds[k].kind, i, kinds[k].line);
+            assert_int_equal(read_text(&cfg, gs_buf_cstr(&text)), more ? GS_ERR_INVALID : GS_OK);
+            snprintf(why, sizeof why, "too many %s", kinds[k].kind);
+            if (more)
+                says(why);
+            gs_buf_deinit(&text);
+            gs_config_deinit(&cfg);
+        }
+    }
+}
+
+/* Keys leave the arguments, the environment and the configuration once they are known elsewhere. */
+static void test_secrets_are_wiped(void **state) {
+    (void)state;
+    gs_config cfg;
+    char program[] = "gamasot", flag[] = "--api-key=sesame-one", other[] = "--api-key=sesame-two";
+    char *argv[] = {program, flag, other};
+    assert_int_equal(gs_config_load(&cfg, 3, argv, NULL, 0, err, sizeof err), GS_OK);
+    setenv("GAMASOT_TEST_KEYS", "sesame-two,x", 1);
+    gs_config_wipe_secrets(&cfg, 3, argv);
+    assert_string_equal(flag, "--api-key=**********");
+    assert_string_equal(other, "--api-key=**********");
+    assert_string_equal(getenv("GAMASOT_TEST_KEYS"), "**********,x");
+    assert_int_equal(cfg.server_api_keys.n, 2);
+    assert_string_equal(cfg.server_api_keys.items[0], "");
+    unsetenv("GAMASOT_TEST_KEYS");
+    gs_config_deinit(&cfg);
+}
+
 /* ---- Allocation failures ------------------------------------------------------------------- */
 
 static void test_out_of_memory(void **state) {
@@ -797,7 +920,9 @@ static void test_out_of_memory(void **state) {
     gs_config cfg;
     snprintf(conf, sizeof conf, "%s/a.conf", home);
     snprintf(keys, sizeof keys, "%s/keys", home);
-    write_file(conf, "[server]\nhost = 127.0.0.1\n  ::1\n[model]\npath = ~/m\n");
+    write_file(conf,
+               "[server]\nhost = 127.0.0.1\n  ::1\n[model]\npath = ~/m\n[alias a]\nmodel = b\n"
+               "[model b]\npath = ~/b\ncontext = 8\n[worker w]\nurl = http://c\nmodels = b\n");
     write_file(keys, "k1\nk2\n");
     assert_int_equal(chmod(keys, 0600), 0);
     gs_fault_set(GS_FAULT_ALLOC, UINT64_MAX, ENOMEM); /* counts */
@@ -846,6 +971,10 @@ int main(void) {
         TEST(test_reference_is_current),
         TEST(test_dirs),
         TEST(test_dirs_errors),
+        TEST(test_aliases),
+        TEST(test_workers),
+        TEST(test_too_many_sections),
+        TEST(test_secrets_are_wiped),
         TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
