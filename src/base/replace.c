@@ -37,7 +37,8 @@ int gs_replace_file(const char *path, const char *data, size_t n, char *err, siz
     unlink(part); /* of a run that was killed; a link must not be followed */
     int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || write_all(fd, data, n) != 0 || rename(part, path) != 0)
-        rc = gs_fail(err, errlen, GS_ERR_IO, "%s: can't be written: %s", path, strerror(errno));
+        rc =
+            gs_fail(err, errlen, GS_ERR_IO, "%s: can't be written: %s", path, gs_errno_text(errno));
     if (fd >= 0 && rc == 0)
         give_to_owner_of(path, fd);
     if (fd >= 0)

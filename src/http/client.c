@@ -142,6 +142,8 @@ static int on_headers(llhttp_t *p) {
     gs_http_fetch *f = of(p);
     gs_buf_char(&f->headers, '\0');
     f->in_value = false;
+    if (f->headers.failed)
+        return HPE_USER;
     if (!is_answer(p)) {
         gs_buf_clear(&f->headers);
         return 0;
@@ -294,7 +296,7 @@ static void parse(gs_http_fetch *f, const char *bytes, size_t n) {
     if (f->whole)
         end(f, 0);
     else if (rc != HPE_OK)
-        end(f, GS_ERR_FORMAT);
+        end(f, f->headers.failed ? GS_ERR_NOMEM : GS_ERR_FORMAT);
     else if (!f->in_body)
         f->n_head += n;
     if (!f->over && f->cfg.limits.head_bytes > 0 && f->n_head > f->cfg.limits.head_bytes)
@@ -385,11 +387,16 @@ static void on_connected(uv_connect_t *c, int status) {
 
 /* ---- limits ---- */
 
+/* Bytes that may come between two ticks; without a rate nobody looks at it. */
+static size_t budget_of(const gs_http_limits *l) {
+    return l->rate / (1000 / TICK_MS) + 1;
+}
+
 static void on_tick(uv_timer_t *h) {
     gs_http_fetch *f = h->data;
     const gs_http_limits *l = &f->cfg.limits;
     const int64_t limit_ms = !f->sent ? l->connect_ms : f->in_body ? l->silence_ms : l->head_ms;
-    f->budget = l->rate / (1000 / TICK_MS) + 1;
+    f->budget = budget_of(l);
     if (f->paused) {
         f->since_ns = gs_now_ns();
         if (f->sent)
@@ -456,7 +463,7 @@ gs_http_fetch *gs_http_fetch_start(uv_loop_t *loop, const gs_http_fetch_config *
     f->n_handles = 2;
     f->tcp.data = f->connect.data = f->timer.data = f;
     f->since_ns = gs_now_ns();
-    f->budget = SIZE_MAX;
+    f->budget = budget_of(&cfg->limits);
     uv_tcp_nodelay(&f->tcp, 1);
     if (uv_tcp_connect(&f->connect, &f->tcp, (const struct sockaddr *)cfg->addr, on_connected) !=
         0) {

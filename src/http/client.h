@@ -54,7 +54,8 @@ typedef struct gs_http_fetch_config {
     void (*on_head)(void *user, int status);
     void (*on_body)(void *user, const char *data, size_t n);
     /* 0: the answer is whole. GS_ERR_UNAVAILABLE: no connection, so nothing was asked. GS_ERR_IO:
-     * reset or cut short. GS_ERR_FORMAT: no HTTP. GS_ERR_TIMEOUT, GS_ERR_TOO_LARGE: a limit. */
+     * reset or cut short. GS_ERR_FORMAT: no HTTP. GS_ERR_TIMEOUT, GS_ERR_TOO_LARGE: a limit.
+     * GS_ERR_NOMEM. */
     void (*on_end)(void *user, int code);
     void *user;
 } gs_http_fetch_config;

@@ -183,12 +183,12 @@ int gs_pull_helper_start(const gs_pull_config *cfg, void (*confine)(void *arg), 
     int pair[2];
     *out = (gs_pull_helper){.fd = -1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-        return gs_fail(err, errlen, GS_ERR_IO, "socketpair: %s", strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_IO, "socketpair: %s", gs_errno_text(errno));
     const pid_t server = getpid(), pid = fork();
     if (pid < 0) {
         close(pair[0]);
         close(pair[1]);
-        return gs_fail(err, errlen, GS_ERR_NOMEM, "fork: %s", strerror(errno));
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "fork: %s", gs_errno_text(errno));
     }
     if (pid == 0) {
         const helper h = {cfg, pair[1]};
@@ -293,7 +293,7 @@ void gs_pull_helper_run(const gs_pull_helper *h, gs_pull *p) {
     snprintf(o.name, sizeof o.name, "%s", p->name);
     snprintf(o.sha256, sizeof o.sha256, "%s", p->cfg.sha256 ? p->cfg.sha256 : "");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-        p->code = gs_fail(p->err, sizeof p->err, GS_ERR_UNAVAILABLE, "%s", strerror(errno));
+        p->code = gs_fail(p->err, sizeof p->err, GS_ERR_UNAVAILABLE, "%s", gs_errno_text(errno));
     } else {
         const bool given = hand_over(h, pair[1]);
         close(pair[1]);
