@@ -168,6 +168,8 @@ static int take_message(taking *t, const json_t *msg) {
         rc = gs_api_fail(t->e, GS_ERR_INVALID, t->param,
                          "'%s.content' must be a string or an array of blocks.", t->param);
     }
+    if (rc == 0 && (t->text.failed || t->thinking.failed))
+        rc = no_memory(t->e);
     if (rc != 0)
         return rc;
     /* A turn of the user that is empty stays one: templates want turns to alternate. */
@@ -183,7 +185,7 @@ static int put_messages(json_t *out, const json_t *body, const char *model, gs_a
     size_t i;
     const json_t *msg;
     int rc = add_text(json_object_get(body, "system"), "system", model, &t.text, e);
-    if (rc == 0 && t.text.len > 0)
+    if (rc == 0 && (t.text.len > 0 || t.text.failed))
         rc = add_message(&t,
                          json_pack("{s:s, s:o}", "role", "system", "content", take_text(&t.text)));
     if (rc == 0 && (!json_is_array(list) || json_array_size(list) == 0))

@@ -23,8 +23,11 @@ static bool read_duration(const char *s, double *out) {
         return false;
     while (*s) {
         size_t n = strspn(s, "0123456789."), i = 0;
-        const double number = strtod(s, NULL);
+        char *end;
+        const double number = strtod(s, &end);
         s += n;
+        if (end != s)
+            return false; /* "1.2.3", "." */
         if (*s == '\0') { /* a bare number counts seconds, as it does outside a string */
             sum += number;
             break;
@@ -176,11 +179,13 @@ static json_t *call_in(const json_t *call, int *n_calls, const char *param, gs_a
     snprintf(own_id, sizeof(own_id), "call_%d", (*n_calls)++);
     char *text = json_is_object(arguments) ? json_dumps(arguments, JSON_COMPACT) : NULL;
     const char *given = json_string_value(arguments);
-    json_t *out = json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id && *id ? id : own_id, "type",
-                            "function", "function", "name", name, "arguments",
-                            text    ? text
-                            : given ? given
-                                    : "{}");
+    json_t *out = json_is_object(arguments) && !text
+                      ? NULL
+                      : json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id && *id ? id : own_id, "type",
+                                  "function", "function", "name", name, "arguments",
+                                  text    ? text
+                                  : given ? given
+                                          : "{}");
     free(text);
     if (!out)
         gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");

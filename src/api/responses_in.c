@@ -139,10 +139,10 @@ static int take_reasoning(taking *t, const json_t *item) {
     json_t *text = text_of(t, content);
     if (!text)
         return t->e->code ? t->e->code : no_memory(t->e);
-    gs_buf_add(&t->thinking, json_string_value(text), json_string_length(text));
+    int rc = gs_buf_add(&t->thinking, json_string_value(text), json_string_length(text));
     json_decref(text);
     t->turn = NULL;
-    return 0;
+    return rc == 0 ? 0 : no_memory(t->e);
 }
 
 static int take_item(taking *t, const json_t *item) {
