@@ -12,34 +12,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/sys.h"
-#include "kv/prefix.h"
-
-typedef struct slot_state {
-    bool open;
-    bool cold;          /* see gs_kv_seq_set_cold */
-    bool publish;       /* false once the chain this sequence extends is gone */
-    int32_t n_blocks;   /* of its table */
-    int32_t n_computed; /* tokens in the pool, as of the last commit */
-    int32_t n_chained;  /* leading blocks that are behind tip */
-    uint32_t copy_src;  /* held for a pending copy, or GS_KV_NONE */
-    gs_prefix_node tip; /* where the next full block is published */
-} slot_state;
-
-struct gs_kv {
-    gs_kv_config cfg;
-    const gs_prefix_ops *ops; /* NULL: no prefix cache */
-    gs_prefix *prefix;
-    uint32_t *refs;  /* [n_blocks] tables, pending copies and pins that list the block */
-    uint8_t *pinned; /* [n_blocks] 0 or 1 */
-    uint32_t n_pinned;
-    uint32_t *free; /* [n_blocks] stack */
-    uint32_t n_free;
-    uint32_t n_cached; /* published, refs 0 */
-    slot_state *slots; /* [max_seqs] */
-    uint32_t *tables;  /* [max_seqs][max_blocks_per_seq] */
-    uint32_t *scratch; /* [n_blocks], for gs_kv_check */
-    gs_kv_stats stats;
-};
+#include "kv/kv_impl.h"
 
 /* What the prefix cache has of a token sequence. */
 typedef struct prefix_hit {

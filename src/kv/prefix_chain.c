@@ -14,36 +14,7 @@
 
 #include "base/err.h"
 #include "base/sys.h"
-
-typedef struct entry {
-    uint64_t uid; /* 0: not published */
-    uint64_t parent_uid;
-    uint64_t scope;
-    uint64_t key;
-    uint32_t key_prev, key_next;       /* by_key chain */
-    uint32_t parent_prev, parent_next; /* by_parent chain, latest first */
-    uint32_t lru_prev, lru_next;       /* while parked */
-    bool parked;
-    bool warm; /* was parked warm since it was published */
-} entry;
-
-/* Evictable blocks, oldest first. */
-typedef struct lru {
-    uint32_t head, tail;
-} lru;
-
-struct gs_prefix {
-    uint32_t n_blocks;
-    int32_t block_tokens;
-    uint32_t mask; /* of both tables */
-    uint64_t last_uid;
-    entry *entries;      /* [n_blocks] */
-    int32_t *tokens;     /* [n_blocks][block_tokens] of published blocks */
-    uint32_t *by_key;    /* [mask + 1] first block or GS_KV_NONE */
-    uint32_t *by_parent; /* [mask + 1] */
-    lru lists[2];        /* cold ones go first, then [1] the warm ones */
-    uint32_t n_parked;
-};
+#include "kv/kv_impl.h"
 
 static const int32_t *tokens_of(const gs_prefix *p, uint32_t block) {
     return p->tokens + (size_t)block * (size_t)p->block_tokens;
