@@ -56,8 +56,10 @@ static int read_hf(const gs_sources *s, const char *text, gs_source *out, char *
     if (*rest != '/' || !ends_in_gguf(rest) || !is_plain(text))
         return wrong(text, "want OWNER/REPO/FILE.gguf", err, errlen);
     out->kind = GS_SOURCE_URL;
-    snprintf(out->url, sizeof out->url, "%.500s/%s/%s/resolve/%s%.1000s", s->hf_url, owner, repo,
-             rev, rest);
+    const int n = snprintf(out->url, sizeof out->url, "%s/%s/%s/resolve/%s%s", s->hf_url, owner,
+                           repo, rev, rest);
+    if (n < 0 || (size_t)n >= sizeof out->url)
+        return wrong(text, "the name is too long", err, errlen);
     gs_model_name_of_path(rest, out->name);
     return GS_OK;
 }

@@ -131,6 +131,11 @@ static void sources(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (gs_source_read(&s, bad[i], &out, err, sizeof err) != GS_ERR_INVALID)
             fail_msg("%s became %s", bad[i], out.url);
+    /* Short enough to be read, and too long once it is a URL: never half of it. */
+    char text[2040];
+    snprintf(text, sizeof text, "hf:o/r/%02020d.gguf", 0);
+    assert_int_equal(gs_source_read(&s, text, &out, err, sizeof err), GS_ERR_INVALID);
+    assert_non_null(strstr(err, "too long"));
 }
 
 static void hosts_that_may_be_asked(void **state) {
