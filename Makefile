@@ -27,7 +27,7 @@ else ifeq ($(SANITIZER),fuzzer)
   SAN_FLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 else ifeq ($(SANITIZER),coverage)
   VARIANT := coverage
-  SAN_FLAGS := --coverage
+  SAN_FLAGS := --coverage -O0 -fprofile-update=atomic
 else
   $(error SANITIZER is address, thread, fuzzer or empty)
 endif
@@ -104,11 +104,12 @@ reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword
 with_src = $(foreach m,$(1),$(if $(call src_of,$(m)),$(m)))
 libs_of = $(foreach m,$(call reverse,$(call with_src,$(filter $(DEPS_$(1)) $(1),$(MODULES)))),$(call lib_of,$(m)))
 
-# What make coverage tells of.
+# What make coverage tells of, and the integration tests that bring requests to the parsers of api.
 COVERED := config gguf http api sched kv store
+COVERED_TESTS := test_output test_messages test_openai test_ollama test_keys test_embed
 
 .DEFAULT_GOAL := all
-.PHONY: deb oci all help unit test scorecard lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
+.PHONY: analyze coverage deb oci all help unit test scorecard lint format fuzz fuzz-bins fuzz-seeds sanitize tsan clean docs bench bench-bins check-includes print-deps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -282,8 +283,10 @@ print-deps:
 	@echo $(DEPS_$(MODULE))
 analyze: ## gcc -fanalyzer over all sources but the kernels
 	@ANALYZE_FLAGS='$(CPPFLAGS) -std=c17' CC='$(CC)' sh scripts/analyze
-coverage: ## branches that the unit tests take, by module (gcov)
-	@$(MAKE) --no-print-directory SANITIZER=coverage TEST_MODULES='$(COVERED)' test
+coverage: ## lines and branches that tests take, by module and file; fails below 90 % (gcov)
+	@mkdir -p $(BUILD_ROOT)/coverage && find $(BUILD_ROOT)/coverage -name '*.gcda' -delete
+	@$(MAKE) --no-print-directory SANITIZER=coverage TEST_MODULES='$(COVERED)' all test
+	@tests/integration/run --jobs 2 $(addprefix -k ,$(COVERED_TESTS)) $(BUILD_ROOT)/coverage$(RUST_SUFFIX)
 	@python3 scripts/coverage $(BUILD_ROOT)/coverage $(COVERED)
 format: ## rewrite the C sources with clang-format
 	@clang-format -i $$(git ls-files 'src/*.[ch]' 'tests/*.[ch]' 'bench/*.[ch]')

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GAMASOT = GAMASOT_FAULTS = None
 LONG = False
 VERBOSE = False
-SANITIZED = False
+SANITIZED = COUNTED = False
 SLOWNESS = 1  # hang limits are multiplied by it
 _servers = set()
 _tmp = tempfile.TemporaryDirectory(prefix="gamasot-test-")
@@ -31,12 +31,13 @@ SANITIZER_REPORT = re.compile(
 
 
 def setup(build_dir, long, verbose):
-    global GAMASOT, GAMASOT_FAULTS, LONG, VERBOSE, SANITIZED, SLOWNESS
+    global GAMASOT, GAMASOT_FAULTS, LONG, VERBOSE, SANITIZED, COUNTED, SLOWNESS
     build = pathlib.Path(build_dir).resolve()
     GAMASOT = str(build / "gamasot")
     GAMASOT_FAULTS = str(build / "gamasot-faults")  # the same with calls that can fail
     LONG, VERBOSE = long, verbose
     SANITIZED = bool(re.search(r"asan|tsan", build.name))
+    COUNTED = build.name.startswith("coverage")
     SLOWNESS = 10 if SANITIZED else 1
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
@@ -234,6 +235,8 @@ class Server:
         env = {"GAMASOT_STORE_FOLDER": tempfile.mkdtemp(prefix="store-", dir=TMP), **(env or {})}
         if SANITIZED and backend != "fake":  # a part of a step may take seconds there
             env["GAMASOT_ENGINE_RESTART_MS"] = "0"
+        if COUNTED:  # gcov writes beside the objects when the process ends
+            env["GAMASOT_SERVER_SANDBOX"] = "false"
         self.process = subprocess.Popen(command, env=clean_env(env), stdin=subprocess.DEVNULL,
                                         stdout=log_fd, stderr=log_fd, cwd=TMP)
         os.close(log_fd)
