@@ -71,21 +71,22 @@ static void fail_job(gs_store_job *job, int rc, const char *why) {
 static bool run_inside(gs_db *db, gs_store_job *job) {
     job->err[0] = '\0';
     job->rc = gs_db_run(db, "SAVEPOINT job", "");
-    if (job->rc == 0) {
-        job->rc = job->run(db, job);
-        if (job->rc != 0 && !job->err[0])
-            snprintf(job->err, sizeof(job->err), "%s", gs_err_text(job->rc));
-        if (!gs_db_in_transaction(db))
-            return false;
-        if (job->rc != 0)
-            gs_db_run(db, "ROLLBACK TO job", "");
-        int rc = gs_db_run(db, "RELEASE job", "");
-        if (rc != 0 && job->rc == 0)
-            fail_job(job, rc, gs_db_error(db));
-    } else {
+    if (job->rc != 0) {
         fail_job(job, job->rc, gs_db_error(db));
+        return gs_db_in_transaction(db);
     }
-    return gs_db_in_transaction(db);
+    job->rc = job->run(db, job);
+    if (job->rc != 0)
+        fail_job(job, job->rc, gs_err_text(job->rc));
+    if (!gs_db_in_transaction(db))
+        return false;
+    /* What can be neither kept nor undone alone takes the whole transaction with it. */
+    if (job->rc != 0 && gs_db_run(db, "ROLLBACK TO job", "") != 0)
+        return false;
+    int rc = gs_db_run(db, "RELEASE job", "");
+    if (rc != 0 && job->rc == 0)
+        fail_job(job, rc, gs_db_error(db));
+    return rc == 0 && gs_db_in_transaction(db);
 }
 
 /* All of them in one transaction. False: it was undone, whoever was at fault. */

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../folder.h"
 #include "base/err.h"
 #include "base/sys.h"
 #include "faults/fault.h"
@@ -118,12 +119,8 @@ static void make_database(void) {
 static int make_home(void **unused) {
     (void)unused;
     char path[512];
-    strcpy(root, "/dev/shm/gamasot_backup_XXXXXX"); /* in memory: nothing waits for a disk */
-    if (!mkdtemp(root)) {
-        strcpy(root, "/tmp/gamasot_backup_XXXXXX");
-        if (!mkdtemp(root))
-            return -1;
-    }
+    if (new_folder(root) != 0)
+        return -1;
     snprintf(folder, sizeof(folder), "%s/store", root);
     snprintf(state, sizeof(state), "%s/state", root);
     snprintf(keys, sizeof(keys), "%s/keys.json", root);
@@ -147,10 +144,8 @@ static int make_home(void **unused) {
 
 static int remove_home(void **unused) {
     (void)unused;
-    char cmd[512];
     gs_fault_clear();
-    snprintf(cmd, sizeof(cmd), "rm -rf '%s'", root);
-    return system(cmd);
+    return drop_folder(root);
 }
 
 /* Names below a folder that begin so. */

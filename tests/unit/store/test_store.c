@@ -16,24 +16,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../folder.h"
 #include "base/err.h"
 #include "base/sys.h"
-#include "store/store.h"
+#include "store/store_impl.h"
 #include "faults/fault.h"
 
 static char folder[64];
 
 static int make_folder(void **state) {
     (void)state;
-    strcpy(folder, "/tmp/gamasot_store_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
+    return new_folder(folder);
 }
 
 static int remove_folder(void **state) {
     (void)state;
-    char cmd[96];
-    snprintf(cmd, sizeof(cmd), "rm -rf '%s'", folder);
-    return system(cmd);
+    gs_fault_clear();
+    return drop_folder(folder);
 }
 
 static gs_store *open_store(int64_t max_bytes) {
@@ -376,6 +375,137 @@ static void a_published_file_is_whole_or_absent(void **state) {
     assert_int_not_equal(access(tmp, F_OK), 0);
 }
 
+/* ---- Each call fails once ----------------------------------------------------------------------
+ */
+
+/* A database of that version (0: none), left behind by a process that was killed. */
+static void leave_database(int version, bool unclean) {
+    char set[48];
+    for (int i = 0; i < version; i++)
+        sql(gs_store_schema[i]);
+    snprintf(set, sizeof(set), "PRAGMA user_version = %d", version);
+    if (version > 0)
+        sql(set);
+    if (unclean)
+        write_file("gamasot.db-wal", "no journal of any use", 21);
+}
+
+/* It opens, or says why not; and then it opens with all that was there. */
+static void each_call_of_opening_fails(void **state) {
+    (void)state;
+    static const gs_fault_kind kinds[] = {GS_FAULT_ALLOC, GS_FAULT_SQLITE};
+    static const struct {
+        int version;
+        bool unclean;
+    } before[] = {{0, false}, {1, false}, {2, false}, {2, true}};
+    char err[256];
+    const gs_store_config cfg = {.folder = folder, .max_bytes = 1 << 20, .cache_bytes = 1 << 20};
+    for (size_t b = 0; b < sizeof(before) / sizeof(before[0]); b++) {
+        for (int k = 0; k < 2; k++) {
+            uint64_t n = 1;
+            for (uint64_t i = 0; i <= n; i++) {
+                gs_db *db = NULL;
+                leave_database(before[b].version, before[b].unclean);
+                err[0] = '\0';
+                gs_fault_set(kinds[k], i ? i : UINT64_MAX, 0);
+                int rc = gs_db_open(&cfg, &db, err, sizeof(err));
+                n = i ? n : gs_fault_calls(kinds[k]);
+                gs_fault_clear();
+                assert_int_equal(rc == 0, i == 0);
+                assert_int_equal(err[0] != '\0', i != 0);
+                if (rc == 0)
+                    gs_db_close(db);
+                assert_int_equal(gs_db_open(&cfg, &db, err, sizeof(err)), 0);
+                int64_t version = 0;
+                assert_int_equal(gs_db_int(db, &version, 0, "PRAGMA user_version", ""), 0);
+                assert_int_equal(version, gs_store_schema_n);
+                gs_db_close(db);
+                drop_folder(folder);
+                assert_int_equal(mkdir(folder, 0700), 0);
+            }
+        }
+    }
+}
+
+/* What a job was told is what is kept, whichever call of SQLite failed meanwhile. */
+static void each_call_of_jobs_fails(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    int64_t kept = count(s);
+    for (uint64_t i = 1; i <= 24; i++) {
+        char names[3][24];
+        put p[3] = {0};
+        gs_fault_set(GS_FAULT_SQLITE, i, i % 3 == 0 ? ENOSPC : i % 3 == 1 ? ENOMEM : EIO);
+        for (int k = 0; k < 3; k++) {
+            snprintf(names[k], sizeof(names[k]), "n%d-%d", (int)i, k);
+            p[k].name = names[k];
+            p[k].value = "v";
+            p[k].fail = k == 1 ? GS_ERR_INVALID : 0;
+            submit(s, &p[k]);
+        }
+        for (int k = 0; k < 3; k++)
+            wait_for(s, &p[k]);
+        gs_fault_clear();
+        for (int k = 0; k < 3; k++) {
+            kept += p[k].job.rc == 0;
+            assert_int_equal(p[k].job.rc != 0, p[k].job.err[0] != '\0');
+        }
+        assert_int_not_equal(p[1].job.rc, 0);
+        assert_int_equal(count(s), kept);
+    }
+    gs_store_free(s);
+}
+
+static int run_files_job(gs_db *db, gs_store_job *job) {
+    (void)db;
+    return ((put *)job)->fail;
+}
+
+static void wake(void *arg) {
+    *(volatile int *)arg = 1;
+}
+
+static void jobs_of_files_have_no_transaction(void **state) {
+    (void)state;
+    int woken = 0;
+    gs_store *s = NULL;
+    const gs_store_config cfg = {.folder = folder, .wake = wake, .wake_arg = &woken};
+    assert_int_equal(gs_store_create(&cfg, &s), 0);
+    put good = {.job = {.kind = GS_STORE_FILES, .run = run_files_job, .done = on_done}};
+    put bad = {.job = {.kind = GS_STORE_FILES, .run = run_files_job, .done = on_done},
+               .fail = GS_ERR_NO_SPACE};
+    put silent = {.job = {.kind = GS_STORE_FILES, .run = run_files_job}};
+    assert_int_equal(gs_store_submit(s, &silent.job), 0);
+    assert_int_equal(gs_store_submit(s, &good.job), 0);
+    assert_int_equal(gs_store_submit(s, &bad.job), 0);
+    wait_for(s, &good);
+    wait_for(s, &bad);
+    assert_int_equal(good.job.rc, 0);
+    assert_int_equal(bad.job.rc, GS_ERR_NO_SPACE);
+    assert_string_equal(bad.job.err, gs_err_text(GS_ERR_NO_SPACE));
+    assert_true(gs_store_is_full(s));
+    gs_store_free(s);
+    assert_int_equal(woken, 1);
+    assert_int_equal(silent.n_done, 0);
+}
+
+static void stores_that_cannot_be_made(void **state) {
+    (void)state;
+    static const struct {
+        gs_fault_kind kind;
+        uint64_t nth;
+    } faults[] = {{GS_FAULT_ALLOC, 1}, {GS_FAULT_ALLOC, 2}, {GS_FAULT_THREAD, 1}};
+    const gs_store_config cfg = {.folder = folder};
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        gs_store *s = NULL;
+        gs_fault_set(faults[i].kind, faults[i].nth, 0);
+        assert_int_equal(gs_store_create(&cfg, &s), GS_ERR_NOMEM);
+        gs_fault_clear();
+    }
+    gs_store_free(NULL);
+    gs_db_close(NULL);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
 
 int main(void) {
@@ -393,6 +523,10 @@ int main(void) {
         T(old_versions_are_brought_up),
         T(a_killed_process_leaves_whole_transactions),
         T(a_published_file_is_whole_or_absent),
+        T(each_call_of_opening_fails),
+        T(each_call_of_jobs_fails),
+        T(jobs_of_files_have_no_transaction),
+        T(stores_that_cannot_be_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
