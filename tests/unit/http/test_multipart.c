@@ -86,6 +86,41 @@ static void names_of_files(void **state) {
     CHECK(PART("name=f; filename=\"a\tb\"", "") END, "[f|a_b|1:]");
     CHECK(PART("name=f; filename=\"ab\xff\"", "") END, "[f|ab|1:]");
     CHECK(PART("filename=x; name=f", "") END, "[f|x|1:]");
+    CHECK(PART("name=f; filename=\"a/.\"", "") END, "[f||1:]");
+    CHECK(PART("name=f; filename=\"a\x7f\\\\\"", "") END, "[f||1:]"); /* a folder, in the end */
+    CHECK(PART("name=\"a\\\"b\"; filename*=x; named=y", "") END, "[a\\\"b||0:]");
+}
+
+/* A handler's failure is the form's, then and ever after. */
+static int fail_begin(void *arg, const gs_multipart_part *p) {
+    (void)arg, (void)p;
+    return GS_ERR_NO_SPACE;
+}
+static int fail_data(void *arg, const char *data, size_t n) {
+    (void)arg, (void)data, (void)n;
+    return GS_ERR_NO_SPACE;
+}
+static int fail_end(void *arg) {
+    (void)arg;
+    return GS_ERR_NO_SPACE;
+}
+
+static void handlers_that_fail(void **state) {
+    (void)state;
+    static const char text[] = PART("name=a", "1") END;
+    gs_buf heard = {0};
+    const gs_multipart_handler on[] = {{fail_begin, on_data, on_end, &heard},
+                                       {on_begin, fail_data, on_end, &heard},
+                                       {on_begin, on_data, fail_end, &heard}};
+    for (int i = 0; i < 3; i++) {
+        gs_multipart m;
+        assert_int_equal(gs_multipart_init(&m, TYPE, &on[i]), 0);
+        assert_int_equal(gs_multipart_feed(&m, text, sizeof(text) - 1), GS_ERR_NO_SPACE);
+        assert_int_not_equal(gs_multipart_feed(&m, text, sizeof(text) - 1), 0);
+        assert_int_not_equal(gs_multipart_finish(&m), 0);
+        gs_multipart_deinit(&m);
+    }
+    gs_buf_deinit(&heard);
 }
 
 static void what_is_no_form(void **state) {
@@ -155,8 +190,11 @@ static void boundaries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms),           cmocka_unit_test(names_of_files),
-        cmocka_unit_test(what_is_no_form), cmocka_unit_test(what_is_too_much),
+        cmocka_unit_test(forms),
+        cmocka_unit_test(names_of_files),
+        cmocka_unit_test(handlers_that_fail),
+        cmocka_unit_test(what_is_no_form),
+        cmocka_unit_test(what_is_too_much),
         cmocka_unit_test(boundaries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -338,6 +338,7 @@ static const understood good[] = {
     {GET "Connection: close\r\n\r\n", "", "GET", "/", "", "", false},
     {GET "Connection: x, Close\r\n\r\n", "", "GET", "/", "", "", false},
     {"GET / HTTP/1.0\r\n\r\n", "", "GET", "/", "", "", false},
+    {"GET / HTTP/1.0\r\nExpect: anything\r\n\r\n", "", "GET", "/", "", "", false},
     {"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "", "GET", "/", "", "", true},
     {GET "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\nX", "X",
      "GET", "/", "", "", true},

@@ -228,6 +228,31 @@ static void test_answers_without_a_socket(void **state) {
     gs_http_end(local(&x, "/d")); /* without a beginning */
     assert_int_equal(x.n, 1);
     assert_int_equal(x.status, 0);
+    rq = local(&x, "/f"); /* too late for another status, but not for more of the same */
+    gs_http_begin(rq, 200, "text/plain");
+    gs_http_write(rq, "one ", 4);
+    gs_http_reply(rq, 200, "text/plain", "two", 3);
+    assert_int_equal(x.n, 1);
+    assert_int_equal(x.status, 200);
+    assert_string_equal(x.body, "one two");
+    rq = local(&x, "/g");
+    gs_http_begin(rq, 200, "text/plain");
+    gs_http_reply(rq, 500, "text/plain", "no", 2);
+    assert_int_equal(x.n, 1);
+    assert_int_equal(x.status, 0);
+    assert_string_equal(x.body, "");
+    rq = local(&x, "/h");
+    gs_http_begin(rq, 200, "text/plain");
+    gs_fault_set(GS_FAULT_ALLOC, 1, ENOMEM);
+    gs_http_write(rq, "lost", 4);
+    gs_fault_clear();
+    gs_http_end(rq);
+    assert_int_equal(x.status, 0);
+    rq = local(&x, "/i");
+    gs_http_begin(rq, 200, "text/plain");
+    gs_http_end(rq);
+    assert_int_equal(x.status, 200);
+    assert_string_equal(x.body, "");
     rq = local(&x, "/e");
     gs_http_local_leave(rq);
     gs_http_end(rq);

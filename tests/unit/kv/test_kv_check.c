@@ -152,7 +152,10 @@ static void the_map(void **state) {
     for (int32_t i = 0; i < n; i++)
         assert_int_equal(map[table[i]], 0);
     gs_kv_seq_close(kv, 0);
+    gs_kv_free(kv);
     /* A block that only a pending copy holds. */
+    kv = make();
+    gs_kv_seq_close(kv, 0);
     assert_int_equal(gs_kv_seq_open(kv, 0, 7, tokens[1], 7, &reuse), GS_OK);
     assert_int_equal(reuse.copy.n_tokens, 2);
     gs_kv_map(kv, map);

@@ -288,11 +288,12 @@ static void changes_and_accounts(void **state) {
 static gs_place *place;
 
 static int check_worker(const void *w, const char **field) {
-    const int32_t at = gs_place_add(place, w, 1, field);
-    if (at < 0)
-        return at;
-    gs_place_remove(place, at, 1);
-    return GS_OK;
+    const gs_place_config cfg = {.max_requests = 8};
+    gs_place *p = NULL;
+    assert_int_equal(gs_place_create(&cfg, &p), GS_OK);
+    const int rc = gs_place_add(p, w, 1, field);
+    gs_place_free(p);
+    return rc < 0 ? rc : GS_OK;
 }
 
 static int check_place_config(const void *cfg, const char **field) {
@@ -336,7 +337,7 @@ static const bound place_bounds[] = {
 #undef C
 #define C gs_place_desc
 static const bound desc_bounds[] = {
-    WHOLE(C, id, 1, 0, "id"), WHOLE(C, cls, 0, -1, "cls"), WHOLE(C, cls, GS_CLASS_COUNT - 1, GS_CLASS_COUNT, "cls"),
+    WHOLE(C, id, 1, 0, "id"), WHOLE(C, cls, GS_CLASS_CHAT, -1, "cls"), WHOLE(C, cls, GS_CLASS_COUNT - 1, GS_CLASS_COUNT, "cls"),
     WHOLE(C, n_prompt, 1, 0, "n_prompt"), WHOLE(C, n_prompt, 100, INT32_MAX, "n_prompt"),
     WHOLE(C, max_output, 0, -1, "max_output"), WHOLE(C, max_output, 100, INT32_MAX, "max_output"),
     WHOLE(C, n_seqs, 0, -1, "n_seqs"), WHOLE(C, n_seqs, 8, INT32_MAX, "n_seqs"), WHOLE(C, n_blocks, 0, -1, "n_blocks"),
