@@ -364,8 +364,8 @@ static int open_string_args(gs_outparse *p) {
 
 /* Tells what is known of the call: its name, and what there is of its arguments. */
 static int tell_call(gs_outparse *p) {
-    int rc = 0;
-    if (!p->begun && p->name.len > 0)
+    int rc = p->args.failed ? GS_ERR_NOMEM : 0;
+    if (rc == 0 && !p->begun && p->name.len > 0)
         rc = gs_out_begin_call(p, p->name.data, p->name.len);
     if (rc == 0 && p->begun)
         rc = gs_out_emit(p, GS_PART_CALL_ARGS, p->args.data, p->args.len);

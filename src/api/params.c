@@ -70,6 +70,10 @@ json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e) {
     }
     json_error_t je;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
+    if (!root && je.text[0] == '\0') { /* it finds no fault with the text */
+        gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");
+        return NULL;
+    }
     if (!root) {
         /* jansson quotes the text near the fault; only its own words before that are passed on. */
         char *near = strstr(je.text, " near '");

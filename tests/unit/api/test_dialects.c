@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "base/sys.h"
 #include "faults/fault.h"
+#include "quoted.h"
 
 typedef enum form { MESSAGES, COUNT, RESPONSES, CHAT, GENERATE } form;
 
@@ -28,19 +29,6 @@ typedef struct row {
     const char *body, *want;
     const char *param;
 } row;
-
-static json_t *parse(const char *text) {
-    char *copy = strdup(text);
-    json_error_t why;
-    for (char *p = copy; *p; p++)
-        if (*p == '\'')
-            *p = '"';
-    json_t *v = json_loads(copy, JSON_DECODE_ANY, &why);
-    if (!v)
-        fail_msg("%s: %s", copy, why.text);
-    free(copy);
-    return v;
-}
 
 static json_t *translate(form f, const json_t *body, gs_api_error *e) {
     gs_ollama_in in;
@@ -251,7 +239,7 @@ static const row rows[] = {
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
 static void holds(const row *r, const json_t *got) {
-    json_t *want = parse(r->want);
+    json_t *want = quoted(r->want);
     const char *key;
     json_t *v;
     json_object_foreach(want, key, v) {
@@ -267,7 +255,7 @@ static void each_body(void **state) {
     for (size_t i = 0; i < N_ROWS; i++) {
         const row *r = &rows[i];
         gs_api_error e;
-        json_t *body = parse(r->body), *before = json_deep_copy(body);
+        json_t *body = quoted(r->body), *before = json_deep_copy(body);
         json_t *got = translate(r->form, body, &e);
         if ((got != NULL) != (r->want != NULL))
             fail_msg("%s: %s", r->body, got ? "is taken" : e.message);
@@ -293,7 +281,7 @@ static void each_allocation_fails(void **state) {
         const row *r = &rows[i];
         if (!r->want)
             continue;
-        json_t *body = parse(r->body);
+        json_t *body = quoted(r->body);
         uint64_t n = 1;
         for (uint64_t k = 0; k <= n; k++) {
             gs_api_error e;
@@ -346,7 +334,7 @@ static void keep_alive(void **state) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         gs_api_error e = {0};
         int64_t ns = 0;
-        json_t *body = parse(cases[i].body);
+        json_t *body = quoted(cases[i].body);
         if (gs_ollama_keep_alive(body, &ns, &e) != cases[i].rc ||
             (!cases[i].rc && ns != cases[i].ns))
             fail_msg("%s: %d, %lld", cases[i].body, e.code, (long long)ns);
@@ -371,7 +359,7 @@ static void loading_and_sending_away(void **state) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const gs_route route = {.path = cases[i].path};
         gs_api_error e;
-        json_t *body = parse(cases[i].body);
+        json_t *body = quoted(cases[i].body);
         assert_int_equal(gs_ollama_sends_away(&route, body), cases[i].away);
         assert_null(translate(cases[i].form, body, &e)); /* there is nothing to generate */
         assert_int_equal(e.code, 0);
@@ -387,7 +375,7 @@ static void loading_and_sending_away(void **state) {
                  {"/api/embed", "{'keep_alive': 0, 'input': 'x'}"}};
     for (size_t i = 0; i < sizeof(stays) / sizeof(stays[0]); i++) {
         const gs_route route = {.path = stays[i].path};
-        json_t *body = parse(stays[i].body);
+        json_t *body = quoted(stays[i].body);
         assert_false(gs_ollama_sends_away(&route, body));
         json_decref(body);
     }
@@ -402,7 +390,7 @@ static void long_user_ids(void **state) {
     snprintf(text, sizeof(text),
              "{'messages': [{'role': 'user', 'content': 'x'}], 'metadata': {'user_id': '%s'}}", id);
     gs_api_error e;
-    json_t *body = parse(text), *got = translate(COUNT, body, &e);
+    json_t *body = quoted(text), *got = translate(COUNT, body, &e);
     assert_non_null(got);
     assert_int_equal(json_string_length(json_object_get(got, "user")), 119);
     json_decref(got);
@@ -413,9 +401,9 @@ static void long_user_ids(void **state) {
 static void the_note(void **state) {
     (void)state;
     json_t *body =
-        parse("{'input': 'x', 'instructions': 'i', 'metadata': {'a': 'b'}, 'user': null}");
+        quoted("{'input': 'x', 'instructions': 'i', 'metadata': {'a': 'b'}, 'user': null}");
     json_t *note = gs_responses_note(body),
-           *want = parse("{'instructions': 'i', 'metadata': {'a': 'b'}}");
+           *want = quoted("{'instructions': 'i', 'metadata': {'a': 'b'}}");
     assert_true(json_equal(note, want));
     json_decref(note);
     json_decref(want);

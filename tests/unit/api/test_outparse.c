@@ -14,6 +14,8 @@
 
 #include "api/outparse.h"
 #include "base/buf.h"
+#include "base/err.h"
+#include "faults/fault.h"
 
 static const char tools_text[] =
     "[{\"function\":{\"name\":\"get\",\"parameters\":{\"properties\":{\"city\":{\"type\":"
@@ -107,9 +109,60 @@ static void parse(const parse_case *c, size_t size, log *l) {
     assert_non_null(gs_buf_cstr(&l->out));
 }
 
+/* The n-th part is refused. */
+static int note_until(void *arg, const gs_part *part) {
+    (void)part;
+    return --*(int *)arg == 0 ? GS_ERR_CANCELLED : 0;
+}
+
+/* What the parser says of the text in such pieces, with a reader that gives up at that part. */
+static int parse_until(const parse_case *c, size_t size, int part) {
+    gs_outparse p;
+    gs_outparse_config cfg = {.format = gs_out_format_find(c->format),
+                              .tools = c->flags & NO_TOOLS ? NULL : tools,
+                              .bare = (c->flags & BARE) != 0,
+                              .in_reasoning = (c->flags & REASONS) != 0};
+    int rc = 0;
+    const size_t n = strlen(c->text);
+    gs_outparse_init(&p, &cfg, note_until, &part);
+    for (size_t at = 0, end; rc == 0 && at < n; at = end) {
+        end = piece_end(c->text, n, at, size);
+        rc = gs_outparse_feed(&p, c->text + at, end - at);
+    }
+    if (rc == 0)
+        rc = gs_outparse_finish(&p);
+    gs_outparse_deinit(&p);
+    return rc == 0 && part > 0 ? GS_ERR_NOT_FOUND : rc;
+}
+
+/* Nothing is lost without a word: a reader that gives up, and each allocation that fails. */
+static void check_failures(const parse_case *c) {
+    static const size_t sizes[] = {1, 7, 100000};
+    for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+        int rc, part = 1;
+        while ((rc = parse_until(c, sizes[k], part)) != GS_ERR_NOT_FOUND) {
+            if (rc != GS_ERR_CANCELLED)
+                fail_msg("%s: %s: part %d is refused: %d", c->format, c->text, part, rc);
+            part++;
+        }
+        gs_fault_set(GS_FAULT_ALLOC, UINT64_MAX, 0);
+        parse_until(c, sizes[k], 0);
+        const uint64_t n = gs_fault_calls(GS_FAULT_ALLOC);
+        for (uint64_t i = 1; i <= n; i++) {
+            gs_fault_set(GS_FAULT_ALLOC, i, 0);
+            rc = parse_until(c, sizes[k], 0);
+            gs_fault_clear();
+            if (rc != GS_ERR_NOMEM)
+                fail_msg("%s: %s: allocation %d fails: %d", c->format, c->text, (int)i, rc);
+        }
+    }
+    gs_fault_clear();
+}
+
 static void check(const parse_case *cases, size_t n) {
     int wrong = 0;
     for (size_t i = 0; i < n; i++) {
+        check_failures(&cases[i]);
         for (size_t size = strlen(cases[i].text) + 1; size > 0; size--) {
             log l;
             parse(&cases[i], size, &l);
@@ -348,13 +401,16 @@ static void families_by_their_templates(void **state) {
 
 static void only_json_is_json(void **state) {
     (void)state;
-    static const char *const good[] = {"{}", " [ ]",
-                                       "{\"a\":-0.5e+10,\"b\":[true,false,null,0,\"\\u00fc\\n\"]}",
-                                       "\"x\"", "[[],{},[1]]"};
+    static const char *const good[] = {
+        "{}",    " [ ]",        "{\"a\":-0.5e+10,\"b\":[true,false,null,0,\"\\u00fc\\n\"]}",
+        "\"x\"", "[[],{},[1]]", "\t\r\n[0E5,-1e-2,10.25E+3 ,\r\"\\uABcf\"]"};
     static const char *const bad[] = {
-        "1",    "{a}",   "{\"a\"}", "{\"a\":}",      "[1,]",      "{\"a\":1,}", "[01]",
-        "[1.]", "[.5]",  "[1e]",    "[tru ]",        "[\"\\x\"]", "[\"\n\"]",   "[}",
-        "{]",   "[1 2]", "[-]",     "[\"\\u12g4\"]", "[+1]",      "]"};
+        "1",          "{a}",           "{\"a\"}",       "{\"a\":}", "[1,]",
+        "{\"a\":1,}", "[01]",          "[1.]",          "[.5]",     "[1e]",
+        "[tru ]",     "[\"\\x\"]",     "[\"\n\"]",      "[}",       "{]",
+        "[1 2]",      "[-]",           "[\"\\u12g4\"]", "[+1]",     "]",
+        "[1e+]",      "[1e5.]",        "[00]",          "[1.5.5]",  "[\"\\u12 4\"]",
+        "{\"a\" 1}",  "{\"a\"\t:\n1]", "[\"\x01\"]"};
     for (size_t i = 0; i < N(good); i++) {
         gs_jsonscan s = {0};
         gs_json_event ev = GS_JSON_MORE;
