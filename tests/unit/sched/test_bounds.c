@@ -423,7 +423,7 @@ static void strangers(void **state) {
     assert_false(gs_place_end(place, 7, 1, GS_PLACE_DONE, 5, &over));
     assert_false(gs_place_cancel(place, 7, 5, &over));
     assert_int_equal(gs_place_get_record(place, 7, &record), GS_ERR_NOT_FOUND);
-    gs_place_set_counter(place, 2, 1e9); /* a person there is none of */
+    gs_place_set_counter(place, 2, 1e9, 1.0); /* a person there is none of */
     assert_int_equal(gs_place_decision_hash(place), before);
     gs_place_free(place);
 }
