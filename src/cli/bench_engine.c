@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "cli/cli.h"
+#include "config/dirs.h"
 #include "kernels/ceilings.h"
 
 #define MAX_CELLS 64
@@ -281,9 +282,12 @@ static int measure_ceilings(bench *x, const gs_loader *loader, char *err, size_t
     gs_pool *pool = gs_loader_pool(loader);
     gs_gguf *g = NULL;
     gs_hparams hp;
+    char path[GS_DIRS_MAX_PATH + 64];
     if (!pool)
         return 0;
-    int rc = gs_gguf_open(loader->cfg->model_path, &g, err, errlen);
+    int rc = gs_model_path(loader->cfg, path, sizeof(path), err, errlen);
+    if (rc == 0)
+        rc = gs_gguf_open(path, &g, err, errlen);
     if (rc != 0)
         return rc;
     rc = gs_hparams_read(g, &hp, err, errlen);
