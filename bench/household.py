@@ -58,9 +58,11 @@ def command(*args, env=None, timeout=3600):
 
 
 class Results:
-    """One JSON object a line, under a key each: a bench that was stopped goes on where it was."""
+    """One JSON object a line, under a key each: a bench that was stopped goes on where it was. most:
+    after so many seconds no further run is begun (status 75), for machines that others want too."""
 
-    def __init__(self, path):
+    def __init__(self, path, most=None):
+        self.end = time.monotonic() + most if most else float("inf")
         self.path = pathlib.Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = self.path.read_text().splitlines() if self.path.exists() else []
@@ -68,6 +70,8 @@ class Results:
 
     def once(self, key, make):
         if key not in self.of:
+            if time.monotonic() > self.end:
+                raise SystemExit(75)
             print(f"... {key}", flush=True)
             result = make()
             self.of[key] = {"key": key, **result}
@@ -129,11 +133,11 @@ class Server:
             self.process.wait()
 
 
-def make_trace(folder, name, seed=1):
-    path = pathlib.Path(folder) / f"{name}-{seed}.jsonl"
+def make_trace(folder, name, *more, seed=1):
+    path = pathlib.Path(folder) / f"{name}-{seed}{''.join(map(str, more))}.jsonl"
     if not path.exists():
         command("trace", "generate", name, *SCENARIOS[name]["args"], "--context",
-                int(CONTEXT * 0.9), "--seed", seed, "--out", path)
+                int(CONTEXT * 0.9), "--seed", seed, "--out", path, *more)
     return path
 
 
@@ -144,6 +148,11 @@ def play(folder, url, trace, speed, limit_s=120, tell=True, more=()):
     command("bench", "--url", url, "--trace", trace, "--speed", speed, "--ignore-eos", "--quiet",
             "--time-limit", limit_s, "--out", out, *tell, *more)
     return json.loads(out.read_text())
+
+
+def add_options(parser, folder):
+    parser.add_argument("--dir", default=ROOT / "build" / folder)
+    parser.add_argument("--most", type=float, help="seconds after which no further run is begun")
 
 
 def all_hold(result):

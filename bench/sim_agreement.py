@@ -58,11 +58,11 @@ def row(name, key, values):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", default=h.ROOT / "build/agreement")
+    h.add_options(parser, "agreement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scenario", nargs="+", default=list(h.SCENARIOS))
     options = parser.parse_args()
-    results = h.Results(f"{options.dir}/results.jsonl")
+    results = h.Results(f"{options.dir}/results.jsonl", options.most)
     folder = results.path.parent
     lines = ["| scenario | class | what | simulated | measured | difference | owed |",
              "|---|---|---|---|---|---|---|"]

@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """The tuner's choice, run for real, beside a grid of 30 points and the shipped defaults.
 
-    bench/tune_check.py [--dir build/tune] [--scenario NAME ...] [--limit 60]
+    bench/tune_check.py [--dir build/tune] [--most S] [--scenario NAME ...] [--limit 60]
 
 For each scenario: `gamasot tune`, then 30 points of a grid in the simulator, then on the real engine
-the grid's best five, the tuner's choice and the defaults, each at the load it is said to carry.
-Runs that are in DIR already are not made again. About 9 minutes a scenario.
+the grid's best five, the tuner's choice and the defaults, each at the load it is said to carry and,
+where a target is missed, at three quarters of it, and so on. All on the device as it was measured once.
+Runs that are in DIR already are not made again. About 12 minutes a scenario.
 """
 
 import argparse
 import itertools
 import json
 import os
+import shutil
 import time
 
 import household as h
 
 GRID = {"engine.prefill_chunk": (32, 64, 128, 256, 512), "sched.background_gap_ms": (5, 15, 40),
         "class_document.quantum_ms": (50, 200)}
+# Some ten requests of each class are too few: one that is late decides which setting is the best.
+LONGER = {"evening_peak": 4200, "voice_over_document": 1500, "index_the_photos": 1000}
 
 
 def tune(folder, trace, *args, sets=(), confirm_s=0):
@@ -28,7 +32,7 @@ def tune(folder, trace, *args, sets=(), confirm_s=0):
     env = os.environ | {"XDG_STATE_HOME": str(folder / "state"),
                         "GAMASOT_SERVER_KEYS_FILE": str(folder / "no-keys.json")}
     began = time.monotonic()
-    h.command("tune", "--trace", trace, "--device", folder / "state/gamasot/device.json",
+    h.command("tune", "--trace", trace, "--device", folder / "device.json",
               "--own-scopes", "--no-state", "--quiet", "--out", out, *chosen, *confirm, *args,
               env=env)
     return json.loads(out.read_text()) | {"wall_s": time.monotonic() - began}
@@ -44,10 +48,11 @@ def as_sets(settings):
 
 
 def scenario(results, folder, name, limit_s):
-    trace = h.make_trace(folder, name)
+    trace = h.make_trace(folder, name, "--duration", LONGER[name])
 
     def device():
         with h.quiet_machine(), h.Server(folder):
+            shutil.copy(folder / "state/gamasot/device.json", folder / "device.json")
             return {}
 
     def measured(sets):
@@ -72,12 +77,14 @@ def scenario(results, folder, name, limit_s):
     print(f"\n{name}: tuner {found['seconds']:.1f} s for {found['candidates']} candidates; the grid "
           f"in simulation {sum(g['wall_s'] for g in grid):.1f} s, for real it would take "
           f"{30 * limit_s / 60:.0f} min\n\n"
-          "| candidate | load | tokens/s, simulated | output tok/s, measured | in time | targets |\n"
-          "|---|---|---|---|---|---|")
+          "| candidate | load, simulated | tokens/s | load, measured | output tok/s | in time | "
+          "targets |\n|---|---|---|---|---|---|---|")
     for label, r in rows:
-        m = r["measured"][0] if r["measured"] else {"output_tok_s": 0, "met": 0, "holds": False}
-        print(f"| {label} | {r['load']:.2f} | {r['tokens_per_s']:.0f} | {m['output_tok_s']:.1f} | "
-              f"{100 * (m['met'] or 0):.1f} % | {'held' if m['holds'] else 'missed'} |")
+        m = r["measured"][-1] if r["measured"] else {"load": 0, "output_tok_s": 0, "met": 0,
+                                                     "holds": False}
+        print(f"| {label} | {r['load']:.2f} | {r['tokens_per_s']:.0f} | {m['load']:.2f} | "
+              f"{m['output_tok_s']:.1f} | {100 * (m['met'] or 0):.1f} % | "
+              f"{'held' if m['holds'] else 'missed'} |")
     best = max(g["tokens_per_s"] for g in grid)
     if best > 0 and found["default_tokens_per_s"] > 0:
         print(f"\ntuner / best of the grid {found['tokens_per_s'] / best:.2f} (owed 0.95); "
@@ -86,11 +93,11 @@ def scenario(results, folder, name, limit_s):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", default=h.ROOT / "build/tune")
+    h.add_options(parser, "tune")
     parser.add_argument("--scenario", nargs="+", default=["evening_peak", "voice_over_document"])
     parser.add_argument("--limit", type=float, default=60)
     options = parser.parse_args()
-    results = h.Results(f"{options.dir}/results.jsonl")
+    results = h.Results(f"{options.dir}/results.jsonl", options.most)
     for name in options.scenario:
         scenario(results, results.path.parent, name, options.limit)
 
