@@ -6,6 +6,7 @@
 #include "base/err.h"
 
 #define AHEAD_NS     200000000.0 /* of prompts may be at a remote before one more goes there */
+#define AT_HAND      4    /* background not begun at the local worker, where others may take it */
 #define STRETCH      1.5  /* streams that miss their target anyway may become that much slower */
 #define WORTH        1.02 /* one more sequence has to add so much to a worker's rate */
 #define REMOTE_EXTRA 1.25 /* a remote has to be so much faster to get what the local one can do */
@@ -148,6 +149,18 @@ static bool fits_hours(const place_worker *w, const place_choice *c, int64_t now
     return left > (double)w->w.drain_ns && (!c->known || c->total_ns <= left);
 }
 
+/* Whether the local worker, which can hold far more than it computes at a time, is to have another
+ * one: what others may take as well waits here, or they would find nothing when they are free. */
+static bool is_at_hand(const gs_place *p, const place_request *r, const place_worker *w,
+                       const place_load *l) {
+    if (place_interactive(r->d.cls) || l->n_seqs - l->n_answering < AT_HAND)
+        return true;
+    for (int32_t i = 0; i < GS_PLACE_WORKERS; i++)
+        if ((r->may & place_bit(i)) && &p->workers[i] != w && place_is_there(&p->workers[i]))
+            return false;
+    return true;
+}
+
 typedef enum room { ROOM_NONE, ROOM_SOON, ROOM_NOW } room;
 
 /* Whether it can begin there now, or as soon as the prompts before it are computed, which its
@@ -168,7 +181,7 @@ static room room_for(const gs_place *p, const place_request *r, const place_choi
         l->n_tokens + r->d.n_prompt + (int64_t)r->d.max_output * place_seqs(r) > w->w.max_tokens)
         return ROOM_NONE;
     if (w->w.kind == GS_WORKER_LOCAL) /* its scheduler sees to the rest */
-        return ROOM_NOW;
+        return is_at_hand(p, r, w, l) ? ROOM_NOW : ROOM_NONE;
     if (!streams_keep(p, w, r, tier) || !adds_rate(w, r, tier))
         return ROOM_NONE;
     return w->cost[tier].prompt_ns * (double)l->n_prompt <= AHEAD_NS ? ROOM_NOW : ROOM_SOON;

@@ -247,6 +247,31 @@ static void test_background_prefers_and_moves(void **state) {
     stop(f);
 }
 
+/* What this machine has not begun with by far waits for whoever is free first. */
+static void test_background_waits_for_whoever_is_free(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->w[PC].prefers = BIT(BACKGROUND);
+    f->w[PC].max_seqs = 1;
+    start(f, 2);
+    for (uint64_t id = 1; id <= 9; id++)
+        assert_int_equal(submit(f, id, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
+    const int32_t attempt = expect_placed(f, 1, PC);
+    for (uint64_t id = 2; id <= 5; id++)
+        expect_placed(f, id, LOCAL);
+    expect_waits(f);
+    gs_place_tokens(f->p, 3, 1, 1, f->now_ns); /* one has begun */
+    expect_placed(f, 6, LOCAL);
+    expect_waits(f);
+    end(f, 1, attempt, GS_PLACE_DONE);
+    expect_placed(f, 7, PC);
+    expect_waits(f);
+    gs_place_drain(f->p, PC, true, f->now_ns); /* nobody else: the scheduler here keeps order */
+    expect_placed(f, 8, LOCAL);
+    expect_placed(f, 9, LOCAL);
+    stop(f);
+}
+
 static void test_background_falls_back_when_it_is_away(void **state) {
     (void)state;
     fixture *f = make();
@@ -714,6 +739,7 @@ int main(void) {
         cmocka_unit_test(test_targets_come_before_speed),
         cmocka_unit_test(test_a_model_that_is_not_loaded),
         cmocka_unit_test(test_background_prefers_and_moves),
+        cmocka_unit_test(test_background_waits_for_whoever_is_free),
         cmocka_unit_test(test_background_falls_back_when_it_is_away),
         cmocka_unit_test(test_background_waits_if_it_is_to),
         cmocka_unit_test(test_prompts_go_where_they_are_known),

@@ -165,6 +165,26 @@ static void test_a_family_with_a_remote(void **state) {
     assert_true(both_p95 <= 0.5 * turns_p95);
 }
 
+/* A remote of four seats, and no more jobs at a time than this machine could hold alone: both are
+ * busy all the same. */
+static void test_a_short_backlog_is_shared(void **state) {
+    double sum = 0.0, both = 0.0;
+    for (int k = 0; k < 3; k++) { /* this machine, the other, both */
+        cluster *c = make(state, k == 2, "xeon2-135m");
+        c->remotes[0].device.max_seqs = c->remotes[0].worker.max_seqs = 4;
+        if (k == 1)
+            c->h.cfg.device.max_seqs = 4;
+        if (k != 1)
+            add_family(c, LOAD_NS, 4 * S);
+        add_backlog(c, 4000, 32);
+        c->h.cfg.end_ns = LOAD_NS;
+        run(&c->h);
+        *(k < 2 ? &sum : &both) += background_tokens(c);
+    }
+    print_message("background %.3f of the sum\n", both / sum);
+    assert_true(both >= 0.98 * sum);
+}
+
 /* Work that is lent is on the same account: who lent much gets less of what is here. */
 static void test_one_account(void **state) {
     cluster *c = make(state, 1, "xeon2-135m");
@@ -377,6 +397,7 @@ static void test_same_seed_same_decisions(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_family_with_a_remote, setup_cluster, teardown),
+        cmocka_unit_test_setup_teardown(test_a_short_backlog_is_shared, setup_cluster, teardown),
         cmocka_unit_test_setup_teardown(test_one_account, setup_cluster, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_to_lend, setup_cluster, teardown),
         cmocka_unit_test_setup_teardown(test_follow_ups_stay, setup_cluster, teardown),
