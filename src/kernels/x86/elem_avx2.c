@@ -1,4 +1,4 @@
-/* Element-wise kernels for AVX2 and everything wider that has none of its own in elem_avx512.c. */
+/* Element-wise kernels for AVX2 and everything wider: none of them is a bottleneck at 512 bits. */
 #include <float.h>
 #include <immintrin.h>
 #include <math.h>

@@ -33,8 +33,6 @@ void gs_gelu_avx2(float *x, int32_t n);
 void gs_softcap_avx2(float *x, int32_t n, float cap);
 void gs_layernorm_avx2(float *y, const float *x, const float *weight, const float *bias, int32_t k,
                        float eps);
-void gs_silu_mul_avx512(float *out, const float *gate, const float *up, int32_t n);
-void gs_gelu_mul_avx512(float *out, const float *gate, const float *up, int32_t n);
 void gs_gelu_avx512(float *x, int32_t n);
 void gs_layernorm_avx512(float *y, const float *x, const float *weight, const float *bias,
                          int32_t k, float eps);
@@ -65,8 +63,8 @@ int32_t gs_argmax_avx2(const float *x, int32_t n, bool *finite);
         .sum_squares = gs_sum_squares_avx2,                                                        \
         .scale_mul = gs_scale_mul_avx2,                                                            \
         .add_scaled = gs_add_scaled_avx2,                                                          \
-        .silu_mul = gs_silu_mul_##wide_isa,                                                        \
-        .gelu_mul = gs_gelu_mul_##wide_isa,                                                        \
+        .silu_mul = gs_silu_mul_avx2,                                                              \
+        .gelu_mul = gs_gelu_mul_avx2,                                                              \
         .gelu = gs_gelu_##wide_isa,                                                                \
         .softcap = gs_softcap_avx2,                                                                \
         .layernorm = gs_layernorm_##wide_isa,                                                      \
