@@ -59,22 +59,21 @@ class Server:
             return r.status, r.read()
 
     def stream(self, prompt, n):
-        """Times of the first and the last token, ms."""
+        """The first token's time and those after it, each, ms."""
         body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True,
                 "ignore_eos": True}
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port)) as c:
             began = time.monotonic()
             c.request("POST", "/v1/completions", json.dumps(body),
                       {"Content-Type": "application/json"})
-            r, first, count, rest = c.getresponse(), None, 0, b""
+            r, first, rest = c.getresponse(), None, b""
             while data := r.read1(65536):
                 *blocks, rest = (rest + data).split(b"\n\n")
                 for block in blocks:
                     if block.startswith(b"data: {") and json.loads(block[6:])["choices"]:
                         last = time.monotonic()
                         first = first or last
-                        count += 1
-            return (first - began) * 1e3, (last - first) * 1e3 / (n - 1)
+            return (first - began) * 1e3, (last - first) * 1e3 / max(n - 1, 1)
 
     def stop(self):
         self.process.terminate()
