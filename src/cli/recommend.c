@@ -23,8 +23,7 @@
 
 #define RUNS         5
 #define PROMPT_ROWS  128
-#define COLS         4096  /* a multiple of all types' blocks */
-#define TOKEN_ROWS   32768 /* of a matrix that no cache holds */
+#define TOKEN_SIZE   (32768 * 4096) /* weights of a matrix that no cache holds */
 #define CHUNK_ROWS   4096
 #define BARRIERS     8 /* of a layer */
 #define BARRIER_RUNS 2000
@@ -32,8 +31,12 @@
 #define PROMPT_REST 1.12
 #define TOKEN_REST  1.05
 /* Attention works on floats: that much slower than int8 products. */
-#define ATTENTION_SLOWER 6.0
-#define KV_BYTES         2.0 /* bf16 */
+#define ATTENTION_SLOWER 4.0
+/* Sampling a token and sending it, beside the compute threads, as measured. */
+#define SEND_MS 0.8
+/* Accepting a request, its template, and threads that have slept, as measured. */
+#define START_MS 6.0
+#define KV_BYTES 2.0 /* bf16 */
 
 /* What a spoken question, and a turn of a chat, make the model read: new tokens of the prompt (the
  * rest is in the prefix cache) and the context of the answer. */
@@ -72,6 +75,11 @@ static const gs_qtype types[] = {GS_QTYPE_Q4_0, GS_QTYPE_Q4_K, GS_QTYPE_Q6_K, GS
 /* ---- The machine ------------------------------------------------------------------------------
  */
 
+/* Columns of the matrices that are timed, the nearest below a model's own: the wider a matrix, the
+ * fewer rows of a prompt meet its weights while they are in a cache. Multiples of all blocks. */
+static const int32_t widths[] = {512, 1024, 2048, 4096};
+#define N_WIDTHS ((int)(sizeof(widths) / sizeof(widths[0])))
+
 typedef struct rate {
     bool known;
     double token_s, prompt_s; /* for one weight: with one row; with PROMPT_ROWS, of each row */
@@ -82,7 +90,8 @@ typedef struct machine {
     gs_ceilings top;
     uint64_t memory;
     double barrier_s;
-    rate rates[GS_QTYPE_MXFP4 + 1];
+    int width; /* of the model looked at, in widths */
+    rate rates[N_WIDTHS][GS_QTYPE_MXFP4 + 1];
 } machine;
 
 typedef struct product {
@@ -99,25 +108,26 @@ static void multiply(void *arg, int tid, int n) {
         gs_gemm(&p->mat, &p->act, p->y, p->mat.n, NULL, p0, p1, GS_GEMM_STORE);
 }
 
-/* Seconds of a product of rows rows with a matrix of n x COLS. */
-static int time_product(const machine *m, gs_qtype type, int32_t n, int32_t rows, double *s) {
+/* Seconds of a product of rows rows with a matrix of n x cols. */
+static int time_product(const machine *m, gs_qtype type, int32_t n, int32_t cols, int32_t rows,
+                        double *s) {
     product p = {0};
     double v[RUNS];
-    int rc = gs_mat_init(&p.mat, type, n, COLS);
+    int rc = gs_mat_init(&p.mat, type, n, cols);
     if (rc != 0)
         return rc;
-    const size_t bytes = gs_mat_bytes(&p.mat), n_x = (size_t)rows * COLS,
+    const size_t bytes = gs_mat_bytes(&p.mat), n_x = (size_t)rows * (size_t)cols,
                  n_y = (size_t)rows * (size_t)n;
     float *x = gs_pages_alloc(n_x * sizeof(*x));
     p.mat.data = gs_pages_alloc(bytes);
-    p.act = (gs_act){rows, COLS, gs_aligned(64, gs_act_bytes(rows, COLS))};
+    p.act = (gs_act){rows, cols, gs_aligned(64, gs_act_bytes(rows, cols))};
     p.y = gs_pages_alloc(n_y * sizeof(*p.y));
     rc = x && p.mat.data && p.act.data && p.y ? 0 : GS_ERR_NOMEM;
     if (rc == 0) {
         memset(p.mat.data, 0, bytes); /* pages of its own */
         for (size_t i = 0; i < n_x; i++)
             x[i] = (float)(i % 17) - 8.0f;
-        gs_act_quant(&p.act, x, COLS, 0, rows, gs_act_need(type));
+        gs_act_quant(&p.act, x, cols, 0, rows, gs_act_need(type));
         gs_timed_run(m->pool, multiply, &p);
         for (int i = 0; i < RUNS; i++)
             v[i] = gs_timed_run(m->pool, multiply, &p);
@@ -131,16 +141,23 @@ static int time_product(const machine *m, gs_qtype type, int32_t n, int32_t rows
 }
 
 static const rate *rate_of(machine *m, gs_qtype type) {
-    rate *r = &m->rates[type];
+    rate *r = &m->rates[m->width][type];
+    const int32_t cols = widths[m->width], rows = TOKEN_SIZE / cols;
     double s;
     if (r->known)
         return r;
     r->known = true;
-    if (time_product(m, type, TOKEN_ROWS, 1, &s) == 0)
-        r->token_s = s / TOKEN_ROWS / COLS;
-    if (time_product(m, type, CHUNK_ROWS, PROMPT_ROWS, &s) == 0)
-        r->prompt_s = s / CHUNK_ROWS / COLS / PROMPT_ROWS;
+    if (time_product(m, type, rows, cols, 1, &s) == 0)
+        r->token_s = s / TOKEN_SIZE;
+    if (time_product(m, type, CHUNK_ROWS, cols, PROMPT_ROWS, &s) == 0)
+        r->prompt_s = s / CHUNK_ROWS / cols / PROMPT_ROWS;
     return r;
+}
+
+static void set_width(machine *m, int32_t n_embd) {
+    for (int i = 0; i < N_WIDTHS; i++)
+        if (i == 0 || widths[i] <= n_embd)
+            m->width = i;
 }
 
 static void wait_for_all(void *arg, int tid, int n) {
@@ -203,6 +220,7 @@ static load load_of_shape(machine *m, const shape *s, gs_qtype type) {
     const double d = s->n_embd, q = (double)s->n_heads * s->head_dim,
                  kv = (double)s->n_kv_heads * s->head_dim;
     const double vocab = d * s->n_vocab;
+    set_width(m, s->n_embd);
     const gs_qtype_info *info = gs_qtype_get(type);
     add_weights(m, &l, type, s->n_layers * (2 * d * q + 2 * d * kv + 3 * d * (double)s->n_ff));
     l.bytes += vocab * info->block_bytes / info->block_elems;
@@ -223,10 +241,11 @@ static prediction predict(const machine *m, const shape *s, const load *l,
         const double ops = 4.0 * s->n_heads * s->head_dim * before * u->prompt * s->n_layers;
         const double attention = m->top.gops > 0 ? ops * ATTENTION_SLOWER / m->top.gops * 1e-9 : 0;
         const int32_t steps = (u->prompt + PROMPT_ROWS - 1) / PROMPT_ROWS;
-        p.ttft_ms[i] = 1e3 * (PROMPT_REST * l->prompt_s * u->prompt + attention + l->output_s +
-                              steps * barriers);
+        p.ttft_ms[i] = START_MS + 1e3 * (PROMPT_REST * l->prompt_s * u->prompt + attention +
+                                         l->output_s + steps * barriers);
         p.tpot_ms[i] = 1e3 * (TOKEN_REST * (l->token_s + l->output_s) +
-                              kv * u->context / (m->top.gbs * 1e9) + barriers);
+                              kv * u->context / (m->top.gbs * 1e9) + barriers) +
+                       SEND_MS;
         p.holds[i] =
             p.ttft_ms[i] <= (double)c->ttft_ns / 1e6 && p.tpot_ms[i] <= (double)c->tpot_ns / 1e6;
     }
@@ -281,6 +300,7 @@ static int load_of_file(machine *m, const char *path, shape *s, load *l, char *e
                  .tied = !gs_gguf_tensor_find(g, "output.weight")};
     snprintf(s->name, sizeof(s->name), "%.63s", name);
     *l = (load){0};
+    set_width(m, hp.n_embd);
     struct adding a = {m, l};
     gs_each_matrix(g, &hp, add_matrix, &a);
     gs_gguf_close(g);
