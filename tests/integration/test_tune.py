@@ -92,36 +92,35 @@ class Search(unittest.TestCase):
 
 
 class Confirmed(unittest.TestCase):
-    def test_on_a_real_server(self):
+    def load_on(self, step_ms, token_ms):
+        """An evening of chats and voices, on a device with such steps."""
         device = harness.TMP / "fake-tune.json"
         device.write_text(json.dumps({
-            "name": "fake", "knots_ms": {str(1 << i): 5 + 0.1 * (1 << i) for i in range(10)},
+            "name": "fake",
+            "knots_ms": {str(1 << i): step_ms + token_ms * (1 << i) for i in range(10)},
             "kv_blocks": 4096, "layers": 1, "block_tokens": 32, "max_seqs": 64,
             "max_batch_tokens": 512, "prefill_chunk": 128, "max_context": 8192}))
-        out = harness.TMP / "confirmed.json"
         trace = evening("tune-short.jsonl", "--tokens-scale", "0.1", "--no-embeddings", "--only",
                         "chat", "--only", "voice", "--scale", "4")
-        tune("--trace", trace, "--device", str(device), "--candidates", "8", "--seeds", "1",
+        return "--trace", trace, "--device", str(device)
+
+    def test_on_a_real_server(self):
+        out = harness.TMP / "confirmed.json"
+        tune(*self.load_on(5, 0.1), "--candidates", "8", "--seeds", "1",
              "--no-state", "--out", str(out), "--confirm", "1", "--confirm-limit", "8", "--set",
              "model.backend=fake,fake.step_ms=5,fake.prefill_us=100,fake.token_us=100")
         got = json.loads(out.read_text())
         self.assertEqual(got["measured"][0]["load"], got["load"])
+        self.assertEqual({m["candidate"] for m in got["measured"]}, {1})
+        self.assertFalse(any(m["holds"] for m in got["measured"][:-1]))
         self.assertGreater(got["measured"][0]["output_tok_s"], 0)
-
 
     @harness.long_only
     def test_what_is_missed_is_tried_with_less(self):
         """A device that is said to be much faster than the server: reality decides."""
-        device = harness.TMP / "fake-fast.json"
-        device.write_text(json.dumps({
-            "name": "fake", "knots_ms": {str(1 << i): 0.2 + 0.01 * (1 << i) for i in range(10)},
-            "kv_blocks": 4096, "layers": 1, "block_tokens": 32, "max_seqs": 64,
-            "max_batch_tokens": 512, "prefill_chunk": 128, "max_context": 8192}))
         out = harness.TMP / "less.json"
-        trace = evening("tune-less.jsonl", "--tokens-scale", "0.1", "--no-embeddings", "--only",
-                        "chat", "--only", "voice", "--scale", "4")
-        said = tune("--trace", trace, "--device", str(device), "--candidates", "0", "--rounds", "0",
-                    "--seeds", "1", "--no-state", "--out", str(out), "--confirm", "1",
+        said = tune(*self.load_on(0.2, 0.01), "--candidates", "0", "--rounds", "0", "--seeds", "1",
+                    "--no-state", "--out", str(out), "--confirm", "1",
                     "--confirm-limit", "1", "--set",
                     "model.backend=fake,fake.step_ms=100,fake.prefill_us=500,fake.token_us=2000")
         got = json.loads(out.read_text())["measured"]

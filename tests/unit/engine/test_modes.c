@@ -15,12 +15,17 @@
 
 enum { N = 24, N_OUT = 60 };
 
-static rig *start_in(gs_mode mode) {
+static rig *rig_in(gs_mode mode) {
     rig *r = rig_new();
     static gs_slo_config slo;
     gs_slo_defaults(&slo);
     slo.mode = mode;
     r->ec.slo = &slo;
+    return r;
+}
+
+static rig *start_in(gs_mode mode) {
+    rig *r = rig_in(mode);
     r->ec.prefill_chunk = 64;
     r->fc.n_threads = 4;
     r->fc.n_layers = 4;
@@ -135,11 +140,7 @@ static void a_step_that_fails_beside_another_ends_its_own(void **state) {
     (void)state;
     int n_failed = 0;
     for (uint64_t step = 3; step < 19; step += 3) {
-        rig *r = rig_new();
-        static gs_slo_config slo;
-        gs_slo_defaults(&slo);
-        slo.mode = GS_MODE_SPLIT;
-        r->ec.slo = &slo;
+        rig *r = rig_in(GS_MODE_SPLIT);
         r->ec.prefill_chunk = 64;
         r->fc.n_threads = 2;
         r->fc.step_ns = 50 * GS_NS_PER_US;
@@ -165,14 +166,10 @@ static void a_step_that_fails_beside_another_ends_its_own(void **state) {
 static void a_step_that_hangs_beside_another_is_given_up(void **state) {
     (void)state;
     for (uint64_t step = 1; step <= 5; step += 2) {
-        rig *r = rig_new();
-        static gs_slo_config slo;
+        rig *r = rig_in(GS_MODE_SPLIT);
         int n_revived = 0, n_stalled = 0, n_done = 0;
         bool runs;
         gs_event ev;
-        gs_slo_defaults(&slo);
-        slo.mode = GS_MODE_SPLIT;
-        r->ec.slo = &slo;
         r->ec.prefill_chunk = 64;
         r->fc.n_threads = 2;
         r->fc.step_ns = 50 * GS_NS_PER_US;
@@ -209,11 +206,7 @@ static void a_step_that_hangs_beside_another_is_given_up(void **state) {
 /* Where blocks are short, both sides still come to their ends. */
 static void split_survives_a_pool_that_is_too_small(void **state) {
     (void)state;
-    rig *r = rig_new();
-    static gs_slo_config slo;
-    gs_slo_defaults(&slo);
-    slo.mode = GS_MODE_SPLIT;
-    r->ec.slo = &slo;
+    rig *r = rig_in(GS_MODE_SPLIT);
     r->ec.prefill_chunk = 64;
     r->fc.n_threads = 2;
     r->fc.n_kv_blocks = 64;
@@ -230,11 +223,7 @@ static void split_survives_a_pool_that_is_too_small(void **state) {
 /* A backend with one thread, or one more model: split is mixed, and says so. */
 static void split_that_is_not_possible_is_mixed(void **state) {
     (void)state;
-    rig *r = rig_new();
-    static gs_slo_config slo;
-    gs_slo_defaults(&slo);
-    slo.mode = GS_MODE_SPLIT;
-    r->ec.slo = &slo;
+    rig *r = rig_in(GS_MODE_SPLIT);
     rig_start(r);
     submit_all(r, N);
     finish(r, N);
