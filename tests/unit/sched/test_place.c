@@ -289,11 +289,17 @@ static void test_background_falls_back_when_it_is_away(void **state) {
     stop(f);
 }
 
-static void test_background_waits_if_it_is_to(void **state) {
-    (void)state;
+/* Background prefers the PC, and waits for it. */
+static fixture *make_waiting(void) {
     fixture *f = make();
     f->w[PC].prefers = BIT(BACKGROUND);
     f->w[PC].fallback = GS_FALLBACK_WAIT;
+    return f;
+}
+
+static void test_background_waits_if_it_is_to(void **state) {
+    (void)state;
+    fixture *f = make_waiting();
     start(f, 2);
     gs_place_drain(f->p, PC, true, f->now_ns);
     assert_int_equal(submit(f, 1, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
@@ -358,9 +364,7 @@ static void test_prompts_go_where_they_are_known(void **state) {
 
 static void test_budgets_keep_the_queue_here(void **state) {
     (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    fixture *f = make_waiting();
     f->w[PC].max_seqs = 3;
     f->w[PC].max_tokens = 1000;
     start(f, 2);
@@ -392,9 +396,7 @@ static void test_budgets_keep_the_queue_here(void **state) {
 /* No more prompts than it can begin with: what it can't, waits here. */
 static void test_prompts_do_not_pile_up(void **state) {
     (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    fixture *f = make_waiting();
     start(f, 2);
     teach(f, PC, GS_CLASS_BACKGROUND, 500 * MS, 10 * MS); /* of 100 tokens */
     assert_int_equal(submit(f, 1, GS_CLASS_BACKGROUND, 2000, 100), GS_OK);
@@ -437,9 +439,7 @@ static void test_streams_there_keep_their_gaps(void **state) {
 
 static void test_who_has_used_less_goes_first(void **state) {
     (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    fixture *f = make_waiting();
     f->w[PC].max_seqs = 1;
     start(f, 2);
     gs_place_set_counter(f->p, 1, 5e9, 1.0);
@@ -499,9 +499,7 @@ static uint64_t who_is_first(fixture *f, uint64_t id, uint32_t one, uint32_t oth
  * scheduler has heard of it; what this machine did counts when the scheduler tells. */
 static void test_the_account_is_one(void **state) {
     (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    fixture *f = make_waiting();
     f->w[PC].max_seqs = 1;
     start(f, 2);
     run_one(f, 1, 1, 10 * S);
@@ -525,9 +523,7 @@ static void test_the_account_is_one(void **state) {
 /* Who was away for a week does not have the worker for a week: a minute's worth, at most. */
 static void test_what_was_saved_up_is_bounded(void **state) {
     (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    fixture *f = make_waiting();
     f->w[PC].max_seqs = 1;
     start(f, 2);
     gs_place_set_counter(f->p, 1, 7 * 86400e9, 1.0);
@@ -542,9 +538,7 @@ static void test_what_was_saved_up_is_bounded(void **state) {
 /* A worker that says that it is busy is not at fault: what it was sent waits here. */
 static void test_busy_is_not_a_fault(void **state) {
     (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    fixture *f = make_waiting();
     start(f, 2);
     teach(f, PC, GS_CLASS_BACKGROUND, 20 * MS, 10 * MS);
     for (uint64_t id = 1; id <= 3; id++)
@@ -570,9 +564,7 @@ static void test_busy_is_not_a_fault(void **state) {
 /* A server with fewer seats than its budget says keeps requests waiting: that is noticed. */
 static void test_seats_of_a_worker_are_learned(void **state) {
     (void)state;
-    fixture *f = make();
-    f->w[PC].prefers = BIT(BACKGROUND);
-    f->w[PC].fallback = GS_FALLBACK_WAIT;
+    fixture *f = make_waiting();
     f->w[PC].max_seqs = 8;
     start(f, 2);
     teach(f, PC, GS_CLASS_BACKGROUND, 20 * MS, 10 * MS);
