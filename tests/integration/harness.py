@@ -370,6 +370,14 @@ class Server:
         with open(f"/proc/{self.process.pid}/status") as f:
             return int(re.search(r"RssAnon:\s+(\d+)", f.read()).group(1))
 
+    def used_kb(self):
+        """Anonymous memory without KV pages and step buffers: those are reserved from the start,
+        and take memory when they are first written; mode split's only when auto chooses it."""
+        kinds = re.findall(r'^gamasot_memory_bytes\{kind="(?:kv|step)"\} (\S+)$',
+                           self.get("/metrics").text, re.MULTILINE)
+        assert len(kinds) == 2
+        return self.rss_anon_kb() - sum(map(float, kinds)) / 1024
+
     # ---- end
 
     def wait_exit(self, timeout_s=30):

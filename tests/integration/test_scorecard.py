@@ -703,7 +703,7 @@ class Soak09(unittest.TestCase):
         lock, marks = threading.Lock(), []
 
         def look():
-            return (server.rss_anon_kb(), server.n_fds(),
+            return (server.used_kb(), server.n_fds(),
                     len(os.listdir(f"/proc/{server.process.pid}/task")))
 
         def work():
