@@ -1,7 +1,10 @@
 #include "faults/fault.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -9,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 #include <uv.h>
@@ -88,6 +93,7 @@ static int parse_errno(const char *s) {
         {"EAGAIN", EAGAIN},         {"EPIPE", EPIPE},
         {"ECONNRESET", ECONNRESET}, {"EACCES", EACCES},
         {"EPERM", EPERM},           {"ECONNABORTED", ECONNABORTED},
+        {"EXDEV", EXDEV},           {"EROFS", EROFS},
         {"HANG", GS_FAULT_HANG},    {"CRASH", GS_FAULT_CRASH},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
@@ -182,6 +188,25 @@ WRAP(int, pthread_create,
      (pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *arg), (t, a, f, arg), THREAD, errno)
 WRAP(int, uv_try_write, (uv_stream_t *s, const uv_buf_t *b, unsigned n), (s, b, n), WRITE, -errno)
 
+WRAP(DIR *, opendir, (const char *path), (path), FILE, NULL)
+WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), FILE, -1)
+WRAP(char *, mkdtemp, (char *path), (path), FILE, NULL)
+WRAP(int, rename, (const char *from, const char *to), (from, to), FILE, -1)
+WRAP(int, fsync, (int fd), (fd), FILE, -1)
+WRAP(int, fstat, (int fd, struct stat *st), (fd, st), FILE, -1)
+
+WRAP(int, socket, (int family, int type, int protocol), (family, type, protocol), NET, -1)
+WRAP(int, bind, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n), NET, -1)
+WRAP(int, listen, (int fd, int n), (fd, n), NET, -1)
+WRAP(int, getpeername, (int fd, struct sockaddr *restrict a, socklen_t *restrict n), (fd, a, n), NET, -1)
+WRAP(int, uv_tcp_init, (uv_loop_t *l, uv_tcp_t *t), (l, t), NET, -errno)
+WRAP(int, uv_tcp_open, (uv_tcp_t *t, uv_os_sock_t fd), (t, fd), NET, -errno)
+WRAP(int, uv_tcp_connect, (uv_connect_t *c, uv_tcp_t *t, const struct sockaddr *a, uv_connect_cb cb),
+     (c, t, a, cb), NET, -errno)
+WRAP(int, uv_poll_init, (uv_loop_t *l, uv_poll_t *p, int fd), (l, p, fd), NET, -errno)
+WRAP(int, uv_write, (uv_write_t *w, uv_stream_t *s, const uv_buf_t *b, unsigned n, uv_write_cb cb),
+     (w, s, b, n, cb), NET, -errno)
+
 /* As SQLite says it itself. */
 static int sqlite_code(void) {
     return errno == ENOSPC ? SQLITE_FULL : errno == ENOMEM ? SQLITE_NOMEM : SQLITE_IOERR;
@@ -199,6 +224,19 @@ WRAP(int, sqlite3_exec,
 WRAP(int, sqlite3_open_v2, (const char *path, sqlite3 **db, int flags, const char *vfs),
      (path, db, flags, vfs), SQLITE, (*db = NULL, sqlite_code()))
 // clang-format on
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...) {
+    mode_t mode = 0;
+    if (flags & O_CREAT) {
+        va_list ap;
+        va_start(ap, flags);
+        mode = va_arg(ap, mode_t);
+        va_end(ap);
+    }
+    return gs_fault_hit(GS_FAULT_FILE) ? -1 : __real_open(path, flags, mode);
+}
 
 /* What libuv reads comes to a callback: it is given away, and called with an error. Each that there
  * is gets a place. */
@@ -222,6 +260,8 @@ static const uv_read_cb stand_ins[MAX_READERS] = {read_as_0, read_as_1, read_as_
 int __real_uv_read_start(uv_stream_t *s, uv_alloc_cb alloc, uv_read_cb cb);
 int __wrap_uv_read_start(uv_stream_t *s, uv_alloc_cb alloc, uv_read_cb cb);
 int __wrap_uv_read_start(uv_stream_t *s, uv_alloc_cb alloc, uv_read_cb cb) {
+    if (gs_fault_hit(GS_FAULT_NET))
+        return -errno;
     for (int i = 0; i < MAX_READERS; i++) {
         if (!readers[i])
             readers[i] = cb;

@@ -22,6 +22,8 @@
     X(ALLOC, "alloc", ENOMEM)                                                                      \
     X(READ, "read", EIO)                                                                           \
     X(WRITE, "write", EIO)                                                                         \
+    X(FILE, "file", EIO)   /* opens, names, syncs or looks at a file or a folder */                \
+    X(NET, "net", ENOBUFS) /* makes or uses a socket, but for what READ, WRITE, ACCEPT are of */   \
     X(ACCEPT, "accept", EMFILE)                                                                    \
     X(MMAP, "mmap", ENOMEM)                                                                        \
     X(THREAD, "thread", EAGAIN)                                                                    \
