@@ -38,7 +38,7 @@ def setup(build_dir, long, verbose):
     LONG, VERBOSE = long, verbose
     SANITIZED = bool(re.search(r"asan|tsan", build.name))
     COUNTED = build.name.startswith("coverage")
-    SLOWNESS = 10 if SANITIZED else 1
+    SLOWNESS = 10 if SANITIZED or COUNTED else 1
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
 

@@ -156,7 +156,8 @@ class Files:
 
 
 def run_files(names, args):
-    files = Files([args.build_dir, *(["--long"] if args.long else [])])
+    files = Files([args.build_dir, *(["--long"] if args.long else []),
+                   *(word for k in args.k for word in ("-k", k))])
     began = time.monotonic()
     files.run_all(sorted(names & ALONE), 1)
     rest = sorted(names - ALONE, key=lambda n: (
