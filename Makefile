@@ -216,7 +216,7 @@ $(B)/gamasot: $(B)/src/cli/main.o $(call libs_of,cli) $(RUST_LIB) $(S)/llhttp.a
 # ---- Calls that fail on purpose: tests/faults, linked around these calls of the same objects -----
 FAULT_WRAPS := gs_malloc gs_calloc gs_realloc gs_array gs_strdup gs_strndup gs_aligned gs_read gs_pread gs_write \
                gs_accept mmap pthread_create uv_try_write uv_read_start sqlite3_step sqlite3_prepare_v2 \
-               sqlite3_prepare_v3 sqlite3_exec sqlite3_open_v2 \
+               sqlite3_prepare_v3 sqlite3_exec sqlite3_open_v2 sqlite3_backup_step \
                open opendir mkdir mkdtemp rename fsync fstat \
                socket bind listen getpeername uv_tcp_init uv_tcp_open uv_tcp_connect uv_poll_init uv_write
 FAULT_OBJ := $(S)/tests/faults/calls.o

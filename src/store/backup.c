@@ -33,6 +33,12 @@ bool gs_backup_is_file_id(const char *id) {
            strspn(id + 5, "0123456789abcdef") == strlen(id + 5);
 }
 
+int gs_backup_check_id(const char *id, char *err, size_t errlen) {
+    if (id && gs_backup_is_file_id(id))
+        return 0;
+    return gs_fail(err, errlen, GS_ERR_FORMAT, "the database names a file '%.80s'", id ? id : "");
+}
+
 bool gs_backup_path(const gs_backup_places *p, const char *name, char *out, size_t n) {
     if (strcmp(name, "gamasot.db") == 0 ||
         (strncmp(name, "files/", 6) == 0 && gs_backup_is_file_id(name + 6)))
@@ -62,11 +68,11 @@ int gs_db_snapshot(sqlite3 *from, const char *path, char *err, size_t errlen) {
     if (b) {
         /* All pages in one go: with WAL nobody who writes waits for it. */
         rc = sqlite3_backup_step(b, -1);
-        rc = sqlite3_backup_finish(b) == SQLITE_OK && rc == SQLITE_DONE ? SQLITE_OK : rc;
+        sqlite3_backup_finish(b);
+        /* One file, without a journal beside it. */
+        if (rc == SQLITE_DONE)
+            rc = sqlite3_exec(to, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
     }
-    /* One file, without a journal beside it. */
-    if (rc == SQLITE_OK && b)
-        rc = sqlite3_exec(to, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
     if (rc != SQLITE_OK || !b)
         rc = gs_fail(err, errlen, (rc & 0xff) == SQLITE_FULL ? GS_ERR_NO_SPACE : GS_ERR_IO,
                      "%s: the database could not be copied: %s", path, sqlite3_errmsg(to));
@@ -153,11 +159,9 @@ static int add_payload(writer *w, sqlite3 *copy) {
         rc = gs_fail(w->err, w->errlen, GS_ERR_FORMAT, "the database: %s", sqlite3_errmsg(copy));
     while (rc == 0 && (said = sqlite3_step(all)) == SQLITE_ROW) {
         const char *id = (const char *)sqlite3_column_text(all, 0);
-        if (!id || !gs_backup_is_file_id(id)) {
-            rc = gs_fail(w->err, w->errlen, GS_ERR_FORMAT, "the database names a file '%.80s'",
-                         id ? id : "");
+        rc = gs_backup_check_id(id, w->err, w->errlen);
+        if (rc != 0)
             break;
-        }
         snprintf(name, sizeof(name), "files/%s", id);
         gs_backup_path(w->p, name, path, sizeof(path));
         rc = add_file(w, name, path);
@@ -192,15 +196,16 @@ static int add_state(writer *w) {
     DIR *d = opendir(w->p->state);
     int rc = 0;
     const struct dirent *e;
-    while (d && rc == 0 && (e = readdir(d))) {
+    if (!d)
+        return gs_fail(w->err, w->errlen, GS_ERR_IO, "%s: %s", w->p->state, gs_errno_text(errno));
+    while (rc == 0 && (e = readdir(d))) {
         if (!gs_backup_is_state(e->d_name) || strlen(e->d_name) > GS_TAR_NAME - 6)
             continue;
         snprintf(name, sizeof(name), "state/%.*s", GS_TAR_NAME - 6, e->d_name);
         gs_backup_path(w->p, name, path, sizeof(path));
         rc = add_if_there(w, name, path);
     }
-    if (d)
-        closedir(d);
+    closedir(d);
     return rc;
 }
 
@@ -235,13 +240,12 @@ static int write_all(writer *w, const char *copy_path) {
 int gs_backup_write(const gs_backup_places *p, const char *file, gs_backup_info *out, char *err,
                     size_t errlen) {
     char part[GS_BACKUP_PATH], copy[GS_BACKUP_PATH];
-    struct stat st;
     *out = (gs_backup_info){0};
     if (access(file, F_OK) == 0)
         return gs_fail(err, errlen, GS_ERR_EXISTS, "%s is there already", file);
-    if (snprintf(part, sizeof(part), "%s.part", file) >= (int)sizeof(part) ||
-        snprintf(copy, sizeof(copy), "%s.db.part", file) >= (int)sizeof(copy))
+    if (snprintf(copy, sizeof(copy), "%s.db.part", file) >= (int)sizeof(copy))
         return gs_fail(err, errlen, GS_ERR_TOO_LARGE, "the file's name is too long");
+    snprintf(part, sizeof(part), "%s.part", file);
     unlink(part); /* of a run that was killed; a link must not be followed */
     writer w = {.p = p,
                 .info = out,
@@ -258,7 +262,7 @@ int gs_backup_write(const gs_backup_places *p, const char *file, gs_backup_info 
         unlink(part);
         return rc;
     }
-    out->bytes = fstat(w.fd, &st) == 0 ? st.st_size : 0;
+    out->bytes = lseek(w.fd, 0, SEEK_CUR);
     rc = gs_store_publish(w.fd, part, file);
     return rc == 0 ? 0 : gs_fail(err, errlen, rc, "%s: %s", file, gs_err_text(rc));
 }

@@ -16,5 +16,7 @@ bool gs_backup_path(const gs_backup_places *p, const char *name, char *out, size
 bool gs_backup_is_state(const char *name);
 /* "file-" and hexadecimal digits: what a payload file may be called. */
 bool gs_backup_is_file_id(const char *id);
+/* The same of what a database says, NULL included: GS_ERR_FORMAT, and what it is. */
+int gs_backup_check_id(const char *id, char *err, size_t errlen);
 
 #endif

@@ -34,8 +34,8 @@ struct gs_db {
 
 /* ---- Errors -------------------------------------------------------------------------------- */
 
-static bool is_full_errno(int e) {
-    return e == ENOSPC || e == EDQUOT || e == EFBIG;
+int gs_store_io_code(int e) {
+    return e == ENOSPC || e == EDQUOT || e == EFBIG ? GS_ERR_NO_SPACE : GS_ERR_IO;
 }
 
 static int code_of(const gs_db *db, int rc) {
@@ -47,7 +47,7 @@ static int code_of(const gs_db *db, int rc) {
     case SQLITE_FULL:
         return GS_ERR_NO_SPACE;
     case SQLITE_IOERR:
-        return is_full_errno(sqlite3_system_errno(db->sql)) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+        return gs_store_io_code(sqlite3_system_errno(db->sql));
     case SQLITE_CONSTRAINT:
         return GS_ERR_EXISTS;
     case SQLITE_NOMEM:
@@ -419,33 +419,34 @@ int gs_store_write(int fd, const void *data, size_t n) {
     while (n > 0) {
         ssize_t w = gs_write(fd, at, n);
         if (w <= 0)
-            return w < 0 && is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+            return gs_store_io_code(errno);
         at += w;
         n -= (size_t)w;
     }
     return 0;
 }
 
-static int sync_folder_of(const char *path) {
-    char folder[MAX_PATH];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+int gs_store_sync_folder(const char *folder) {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return GS_ERR_IO;
-    int rc = fsync(fd) == 0 ? 0 : GS_ERR_IO;
+        return gs_store_io_code(errno);
+    int rc = fsync(fd) == 0 ? 0 : gs_store_io_code(errno);
     close(fd);
     return rc;
 }
 
+static int sync_folder_of(const char *path) {
+    char folder[MAX_PATH];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    return gs_store_sync_folder(folder);
+}
+
 int gs_store_publish(int fd, const char *tmp, const char *path) {
-    int rc = 0;
-    if (fsync(fd) != 0)
-        rc = is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
-    if (close(fd) != 0 && rc == 0)
-        rc = is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+    int rc = fsync(fd) == 0 ? 0 : gs_store_io_code(errno);
+    close(fd); /* has nothing to add to what fsync said */
     if (rc == 0 && rename(tmp, path) != 0)
-        rc = is_full_errno(errno) ? GS_ERR_NO_SPACE : GS_ERR_IO;
+        rc = gs_store_io_code(errno);
     if (rc == 0)
         rc = sync_folder_of(path);
     if (rc != 0)

@@ -28,8 +28,8 @@ typedef struct unpacked {
 } unpacked;
 
 static int fail_at(const unpacked *u, const char *path) {
-    const int code = errno == ENOSPC || errno == EDQUOT ? GS_ERR_NO_SPACE : GS_ERR_IO;
-    return gs_fail(u->err, u->errlen, code, "%s: %s", path, gs_errno_text(errno));
+    return gs_fail(u->err, u->errlen, gs_store_io_code(errno), "%s: %s", path,
+                   gs_errno_text(errno));
 }
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
@@ -53,7 +53,7 @@ static int unpack_file(unpacked *u, int in, const char *name, int64_t bytes) {
     gs_give_to_owner(out, u->p->folder);
     int rc = gs_tar_copy(in, out, bytes);
     if (rc == 0 && fsync(out) != 0)
-        rc = GS_ERR_IO;
+        rc = gs_store_io_code(errno);
     close(out);
     u->info->bytes += bytes;
     return rc == 0 ? 0 : gs_fail(u->err, u->errlen, rc, "%s: %s", name, gs_err_text(rc));
@@ -159,7 +159,8 @@ static int check_about(unpacked *u) {
     return 0;
 }
 
-/* Each file that the database names is there, with its size. */
+/* Each file that the database names may be called so and, of an archive, is there, with its size.
+ */
 static int check_payload(const unpacked *u, sqlite3 *db) {
     char path[GS_BACKUP_PATH + 80];
     sqlite3_stmt *s = NULL;
@@ -169,10 +170,13 @@ static int check_payload(const unpacked *u, sqlite3 *db) {
         return gs_fail(u->err, u->errlen, GS_ERR_FORMAT, "the database: %s", sqlite3_errmsg(db));
     while (rc == 0 && (said = sqlite3_step(s)) == SQLITE_ROW) {
         const char *id = (const char *)sqlite3_column_text(s, 0);
-        snprintf(path, sizeof(path), "%s/files/%.64s", u->temp, id ? id : "");
+        rc = gs_backup_check_id(id, u->err, u->errlen);
+        if (rc != 0 || !u->whole)
+            continue;
+        snprintf(path, sizeof(path), "%s/files/%.64s", u->temp, id);
         if (stat(path, &st) != 0 || st.st_size != sqlite3_column_int64(s, 1))
             rc = gs_fail(u->err, u->errlen, GS_ERR_FORMAT,
-                         "the backup is damaged: %.64s is not there, or not whole", id ? id : "?");
+                         "the backup is damaged: %.64s is not there, or not whole", id);
     }
     if (rc == 0 && said != SQLITE_DONE)
         rc = gs_fail(u->err, u->errlen, GS_ERR_IO, "the database: %s", sqlite3_errmsg(db));
@@ -203,7 +207,7 @@ static int check_database(unpacked *u) {
         rc = gs_fail(u->err, u->errlen, GS_ERR_FORMAT, "the database: %s", sqlite3_errmsg(db));
     if (rc == 0)
         rc = check_whole(u, db);
-    if (rc == 0 && u->whole)
+    if (rc == 0)
         rc = check_payload(u, db);
     sqlite3_close(db);
     return rc;
@@ -294,7 +298,20 @@ static int put_in_place(const unpacked *u) {
     return rc;
 }
 
-/* With the mark beside it the store does not open: half of it would be old. */
+/* With the mark beside it the store does not open: half of it would be old. On the disk before
+ * anything is moved. */
+static int set_mark(const unpacked *u, const char *mark) {
+    int fd = open(mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        int rc = fail_at(u, mark);
+        rmdir(u->info->before);
+        return rc;
+    }
+    int rc = fsync(fd) == 0 ? 0 : fail_at(u, mark);
+    close(fd);
+    return rc;
+}
+
 static int replace(unpacked *u) {
     char mark[GS_BACKUP_PATH];
     struct stat st;
@@ -306,16 +323,11 @@ static int replace(unpacked *u) {
     if (mkdir(u->info->before, 0700) != 0)
         return fail_at(u, u->info->before);
     snprintf(mark, sizeof(mark), "%s/" GS_STORE_MARK, u->p->folder);
-    int fd = open(mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return fail_at(u, mark);
-    fsync(fd);
-    close(fd);
-    int rc = put_in_place(u);
-    if (rc == 0 && (fd = open(u->p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0) {
-        fsync(fd);
-        close(fd);
-    }
+    int rc = set_mark(u, mark);
+    if (rc == 0)
+        rc = put_in_place(u);
+    if (rc == 0 && gs_store_sync_folder(u->p->folder) != 0)
+        rc = fail_at(u, u->p->folder);
     if (rc == 0 && unlink(mark) != 0)
         rc = fail_at(u, mark);
     if (rc == 0 && rmdir(u->info->before) == 0) /* there was nothing */

@@ -48,10 +48,9 @@ static void list_add(job_list *l, gs_store_job *job) {
     l->n++;
 }
 
+/* Of a list that holds one. */
 static gs_store_job *list_take(job_list *l) {
     gs_store_job *job = l->first;
-    if (!job)
-        return NULL;
     l->first = job->next;
     l->n--;
     if (!l->first)

@@ -17,6 +17,10 @@ int gs_db_total_changes(const gs_db *db); /* rows, ever; wraps */
 
 /* The folder for this process alone, as long as *fd is open. GS_ERR_UNAVAILABLE: another has it. */
 int gs_store_lock(const char *folder, int *fd, char *err, size_t errlen);
+/* What failed with this errno: GS_ERR_NO_SPACE or GS_ERR_IO. */
+int gs_store_io_code(int e);
+/* Its names are on the disk. A code as above. */
+int gs_store_sync_folder(const char *folder);
 /* Copies a database as it is at one moment into a new file of its own, on any thread that may use
  * from; on failure nothing is left. */
 int gs_db_snapshot(sqlite3 *from, const char *path, char *err, size_t errlen);

@@ -209,7 +209,16 @@ WRAP(int, uv_write, (uv_write_t *w, uv_stream_t *s, const uv_buf_t *b, unsigned 
 
 /* As SQLite says it itself. */
 static int sqlite_code(void) {
-    return errno == ENOSPC ? SQLITE_FULL : errno == ENOMEM ? SQLITE_NOMEM : SQLITE_IOERR;
+    static const struct {
+        int errnum, code;
+    } table[] = {{ENOSPC, SQLITE_FULL},
+                 {ENOMEM, SQLITE_NOMEM},
+                 {EAGAIN, SQLITE_BUSY},
+                 {EACCES, SQLITE_READONLY}};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (errno == table[i].errnum)
+            return table[i].code;
+    return SQLITE_IOERR;
 }
 
 WRAP(int, sqlite3_step, (sqlite3_stmt *s), (s), SQLITE, sqlite_code())
@@ -221,6 +230,7 @@ WRAP(int, sqlite3_prepare_v3,
 WRAP(int, sqlite3_exec,
      (sqlite3 *db, const char *sql, int (*f)(void *, int, char **, char **), void *arg, char **err),
      (db, sql, f, arg, err), SQLITE, sqlite_code())
+WRAP(int, sqlite3_backup_step, (sqlite3_backup *b, int pages), (b, pages), SQLITE, sqlite_code())
 WRAP(int, sqlite3_open_v2, (const char *path, sqlite3 **db, int flags, const char *vfs),
      (path, db, flags, vfs), SQLITE, (*db = NULL, sqlite_code()))
 // clang-format on

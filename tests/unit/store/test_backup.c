@@ -236,8 +236,8 @@ static void a_place_that_is_empty(void **unused) {
     gs_backup_info info;
     gs_backup_places bare = places;
     char path[512];
-    bare.config = "";
     assert_int_equal(backup(&info), 0);
+    bare.config = "";
     snprintf(path, sizeof(path), "rm -rf %s/* %s/* %s %s", folder, state, keys, config);
     assert_int_equal(system(path), 0);
     assert_int_equal(gs_backup_restore(&bare, archive, &info, err, sizeof(err)), 0);
@@ -280,6 +280,39 @@ static void a_file_that_was_deleted_takes_its_row(void **unused) {
     holds(folder, "files/file-2b", "two");
 }
 
+/* Longer than one piece of a copy, in a home without a configuration, under a name without a folder
+ * before it. */
+static void a_large_file_and_a_bare_name(void **unused) {
+    (void)unused;
+    gs_backup_info info;
+    gs_backup_places bare = places;
+    char path[512], name[2 * GS_TAR_NAME];
+    static char text[200001];
+    for (size_t i = 0; i < sizeof(text) - 1; i++)
+        text[i] = (char)('a' + i * 7 % 23);
+    add_payload("file-3c", text);
+    bare.config = "";
+    /* What an archive can't name is left out. */
+    snprintf(name, sizeof(name), "calibration-%0*d.txt", GS_TAR_NAME - 6, 1);
+    write_in(state, name, "CAL");
+    assert_int_equal(chdir(root), 0);
+    assert_int_equal(gs_backup_write(&bare, "a.tar", &info, err, sizeof(err)), 0);
+    assert_int_equal(chdir("/"), 0);
+    assert_int_equal(info.n_files, 3);
+    write_in(folder, "files/file-3c", "other");
+    write_file(config, "other");
+    assert_int_equal(restore(&info), 0);
+    snprintf(path, sizeof(path), "%s/files/file-3c", folder);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    static char got[sizeof(text) + 1];
+    assert_int_equal(fread(got, 1, sizeof(got), f), sizeof(text) - 1);
+    fclose(f);
+    assert_memory_equal(got, text, sizeof(text) - 1);
+    holds(root, "gamasot.conf", "other");
+    holds(state, name, "CAL");
+}
+
 /* Nothing can be renamed from one to the other. */
 static void keys_on_another_file_system(void **unused) {
     (void)unused;
@@ -313,6 +346,18 @@ static void keys_on_another_file_system(void **unused) {
     assert_int_equal(gs_backup_restore(&far, archive, &info, err, sizeof(err)), 0);
     holds(folder, GS_STORE_MARK, NULL);
     holds(other, "keys.json", "FAR");
+    gs_fault_set(GS_FAULT_FILE, UINT64_MAX, 0);
+    assert_int_equal(gs_backup_restore(&far, archive, &info, err, sizeof(err)), 0);
+    n = gs_fault_calls(GS_FAULT_FILE);
+    for (uint64_t i = 1; i <= n; i++) {
+        write_file(keys, "other");
+        gs_fault_set(GS_FAULT_FILE, i, EDQUOT);
+        assert_int_equal(gs_backup_restore(&far, archive, &info, err, sizeof(err)) < 0, 1);
+        gs_fault_clear();
+        assert_int_equal(gs_backup_restore(&far, archive, &info, err, sizeof(err)), 0);
+        holds(other, "keys.json", "FAR");
+        assert_int_equal(count_names(other, "keys.json."), 0);
+    }
     snprintf(cmd, sizeof(cmd), "rm -rf '%s'", other);
     assert_int_equal(system(cmd), 0);
 }
@@ -328,6 +373,10 @@ static void backups_that_are_refused(void **unused) {
     memset(path, 'x', sizeof(path) - 1);
     path[sizeof(path) - 1] = '\0';
     assert_int_equal(gs_backup_write(&places, path, &info, err, sizeof(err)), GS_ERR_TOO_LARGE);
+    path[GS_BACKUP_PATH - 8] = '\0'; /* one byte too many, with what it is called meanwhile */
+    assert_int_equal(gs_backup_write(&places, path, &info, err, sizeof(err)), GS_ERR_TOO_LARGE);
+    path[GS_BACKUP_PATH - 9] = '\0';
+    assert_int_equal(gs_backup_write(&places, path, &info, err, sizeof(err)), GS_ERR_IO);
     assert_int_equal(gs_backup_write(&places, "/nowhere/a.tar", &info, err, sizeof(err)),
                      GS_ERR_IO);
     says("/nowhere/a.tar.part: No such file or directory");
@@ -340,6 +389,10 @@ static void backups_that_are_refused(void **unused) {
     sql_in("gamasot.db", "UPDATE files SET id = '../keys.json' WHERE id = 'file-1a'");
     assert_int_equal(backup(&info), GS_ERR_FORMAT);
     says("the database names a file '../keys.json'");
+    sql_in("gamasot.db", "DROP TABLE files; CREATE TABLE files (seq, id, bytes);"
+                         "INSERT INTO files VALUES (1, NULL, 0)");
+    assert_int_equal(backup(&info), GS_ERR_FORMAT);
+    says("the database names a file ''");
     sql_in("gamasot.db", "DROP TABLE files");
     assert_int_equal(backup(&info), GS_ERR_FORMAT);
     says("no such table: files");
@@ -393,17 +446,25 @@ typedef struct part {
     const char *name, *text;
 } part;
 
+static int begin_archive(void) {
+    const int fd = open(archive, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static void add_part(int fd, const char *name, const char *bytes, size_t n) {
+    gs_tar_entry e = {.bytes = (int64_t)n};
+    snprintf(e.name, sizeof(e.name), "%s", name);
+    assert_int_equal(gs_tar_begin(fd, &e, 0), 0);
+    assert_int_equal(gs_store_write(fd, bytes, n), 0);
+    assert_int_equal(gs_tar_pad(fd, e.bytes), 0);
+}
+
 /* An archive of these files; with whole, one that ends as it should. */
 static void write_archive(const part *parts, size_t n, bool whole) {
-    int fd = open(archive, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_true(fd >= 0);
-    for (size_t i = 0; i < n; i++) {
-        gs_tar_entry e = {.bytes = (int64_t)strlen(parts[i].text)};
-        snprintf(e.name, sizeof(e.name), "%s", parts[i].name);
-        assert_int_equal(gs_tar_begin(fd, &e, 0), 0);
-        assert_int_equal(gs_store_write(fd, parts[i].text, (size_t)e.bytes), 0);
-        assert_int_equal(gs_tar_pad(fd, e.bytes), 0);
-    }
+    const int fd = begin_archive();
+    for (size_t i = 0; i < n; i++)
+        add_part(fd, parts[i].name, parts[i].text, strlen(parts[i].text));
     if (whole)
         assert_int_equal(gs_tar_end(fd), 0);
     close(fd);
@@ -505,6 +566,19 @@ static void payload_that_is_missing(void **unused) {
     refused(GS_ERR_FORMAT, "file-1a is not there, or not whole");
 }
 
+static void more_files_than_an_archive_may_hold(void **unused) {
+    (void)unused;
+    enum { MANY = 4097 };
+    static part parts[MANY];
+    static char names[MANY][40];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof(names[i]), "state/calibration-%d.txt", i);
+        parts[i] = (part){names[i], ""};
+    }
+    write_archive(parts, MANY, true);
+    refused(GS_ERR_TOO_LARGE, "the archive holds too many files");
+}
+
 /* ---- A database alone ------------------------------------------------------------------------ */
 
 static void a_database_alone(void **unused) {
@@ -520,6 +594,48 @@ static void a_database_alone(void **unused) {
     assert_int_equal(rows(), 2);
     holds(folder, "files/file-1a", "one"); /* what it lacks stays */
     assert_int_equal(count_names(info.before, "gamasot.db"), 1);
+}
+
+/* What somebody else put into a database must lead to no file but payload: those that a server
+ * later reads, and deletes. */
+static void names_of_files_in_a_database(void **unused) {
+    (void)unused;
+    static const struct {
+        const char *id, *why;
+    } cases[] = {{"'../../keys.json'", "names a file '../../keys.json'"},
+                 {"'file-2B'", "names a file 'file-2B'"},
+                 {"''", "names a file ''"},
+                 {"NULL", "names a file ''"},
+                 {"'file-4d'", "file-4d is not there, or not whole"}};
+    static char db[1 << 20];
+    char path[512], sql[256];
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        const bool whole = i % 2 == 0; /* in an archive, or alone */
+        snprintf(path, sizeof(path), "%s/gamasot.db", folder);
+        assert_int_equal(rename(path, archive), 0);
+        make_database();
+        sql_in("gamasot.db", "DROP TABLE files; CREATE TABLE files (seq, id, bytes)");
+        snprintf(sql, sizeof(sql), "INSERT INTO files VALUES (1, 'file-1a', 3), (2, %s, 1)",
+                 cases[i / 2].id);
+        sql_in("gamasot.db", sql);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        const size_t n = fread(db, 1, sizeof(db), f);
+        fclose(f);
+        assert_int_equal(rename(archive, path), 0);
+        const int fd = begin_archive();
+        if (whole) {
+            add_part(fd, "about.txt", ABOUT, strlen(ABOUT));
+            add_part(fd, "files/file-1a", "one", 3);
+            add_part(fd, "gamasot.db", db, n);
+            assert_int_equal(gs_tar_end(fd), 0);
+        } else {
+            assert_int_equal(gs_store_write(fd, db, n), 0);
+        }
+        close(fd);
+        if (whole || strstr(cases[i / 2].why, "names")) /* alone it brings no payload */
+            refused(GS_ERR_FORMAT, cases[i / 2].why);
+    }
 }
 
 static void databases_that_are_refused(void **unused) {
@@ -558,7 +674,7 @@ static void not_while_a_server_runs(void **unused) {
 /* ---- Each call fails once -------------------------------------------------------------------- */
 
 static const gs_fault_kind kinds[] = {GS_FAULT_ALLOC, GS_FAULT_READ, GS_FAULT_WRITE,
-                                      GS_FAULT_SQLITE};
+                                      GS_FAULT_SQLITE, GS_FAULT_FILE};
 
 static void each_call_of_a_backup_fails(void **unused) {
     (void)unused;
@@ -575,7 +691,10 @@ static void each_call_of_a_backup_fails(void **unused) {
                          (int)kinds[k]);
             gs_fault_clear();
             assert_int_not_equal(err[0], 0);
-            assert_int_equal(count_names(root, "a.tar"), 0);
+            assert_int_equal(count_names(root, "a.tar."), 0);
+            /* That its name is on the disk is the last that is asked. */
+            if (unlink(archive) == 0)
+                assert_true(kinds[k] == GS_FAULT_FILE && i + 2 > n);
             untouched();
             err[0] = '\0';
         }
@@ -583,11 +702,35 @@ static void each_call_of_a_backup_fails(void **unused) {
     }
 }
 
+/* The same where a row goes out of the copy, on a disk that is full. */
+static void each_call_of_a_backup_finds_no_room(void **unused) {
+    (void)unused;
+    gs_backup_info info;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/files/file-1a", folder);
+    assert_int_equal(unlink(path), 0);
+    gs_fault_set(GS_FAULT_SQLITE, UINT64_MAX, 0);
+    assert_int_equal(backup(&info), 0);
+    const uint64_t n = gs_fault_calls(GS_FAULT_SQLITE);
+    assert_int_equal(unlink(archive), 0);
+    int n_room = 0;
+    for (uint64_t i = 1; i <= n; i++) {
+        gs_fault_set(GS_FAULT_SQLITE, i, ENOSPC);
+        const int rc = backup(&info);
+        gs_fault_clear();
+        assert_true(rc < 0);
+        n_room += rc == GS_ERR_NO_SPACE;
+        assert_int_equal(count_names(root, "a.tar"), 0);
+        assert_int_equal(rows(), 2);
+    }
+    assert_true(n_room > 0);
+}
+
 static void each_call_of_a_restore_fails(void **unused) {
     (void)unused;
     gs_backup_info info;
     assert_int_equal(backup(&info), 0);
-    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+    for (size_t k = 0; kinds[k] != GS_FAULT_FILE; k++) {
         gs_fault_set(kinds[k], UINT64_MAX, 0);
         assert_int_equal(restore(&info), 0);
         const uint64_t n = gs_fault_calls(kinds[k]);
@@ -607,18 +750,57 @@ static void each_call_of_a_restore_fails(void **unused) {
     }
 }
 
+/* Whichever file can't be opened, renamed or synced: nothing has changed, or the store does not
+ * open until restore was run again. */
+static void each_file_of_a_restore_fails(void **unused) {
+    (void)unused;
+    gs_backup_info info;
+    const gs_store_config cfg = {.folder = folder};
+    char cmd[512];
+    int n_marked = 0;
+    assert_int_equal(backup(&info), 0);
+    gs_fault_set(GS_FAULT_FILE, UINT64_MAX, 0);
+    assert_int_equal(restore(&info), 0);
+    const uint64_t n = gs_fault_calls(GS_FAULT_FILE);
+    gs_fault_clear();
+    snprintf(cmd, sizeof(cmd), "rm -r %s/before-*", folder);
+    assert_int_equal(system(cmd), 0);
+    for (uint64_t i = 1; i <= n; i++) {
+        gs_fault_set(GS_FAULT_FILE, i, i % 2 ? ENOSPC : EIO);
+        const int rc = restore(&info);
+        gs_fault_clear();
+        if (rc != GS_ERR_NO_SPACE && rc != GS_ERR_IO)
+            fail_msg("call %d: %d", (int)i, rc);
+        assert_int_not_equal(err[0], 0);
+        if (count_names(folder, GS_STORE_MARK) > 0) {
+            gs_db *db = NULL;
+            n_marked++;
+            assert_int_equal(gs_db_open(&cfg, &db, err, sizeof(err)), GS_ERR_UNAVAILABLE);
+            says("run gamasot restore again");
+            assert_int_equal(restore(&info), 0);
+            assert_int_equal(system(cmd), 0);
+        }
+        untouched();
+        err[0] = '\0';
+    }
+    assert_true(n_marked > 5);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, make_home, remove_home)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        T(everything_comes_back),       T(a_place_that_is_empty),
-        T(without_a_database),          T(a_file_that_was_deleted_takes_its_row),
-        T(keys_on_another_file_system), T(backups_that_are_refused),
-        T(the_names_of_an_archive),     T(archives_that_are_refused),
-        T(an_archive_that_is_cut),      T(a_header_that_is_damaged),
-        T(payload_that_is_missing),     T(a_database_alone),
-        T(databases_that_are_refused),  T(not_while_a_server_runs),
-        T(each_call_of_a_backup_fails), T(each_call_of_a_restore_fails),
+        T(everything_comes_back),        T(a_place_that_is_empty),
+        T(without_a_database),           T(a_file_that_was_deleted_takes_its_row),
+        T(keys_on_another_file_system),  T(backups_that_are_refused),
+        T(the_names_of_an_archive),      T(archives_that_are_refused),
+        T(an_archive_that_is_cut),       T(a_header_that_is_damaged),
+        T(payload_that_is_missing),      T(a_database_alone),
+        T(databases_that_are_refused),   T(not_while_a_server_runs),
+        T(each_call_of_a_backup_fails),  T(each_call_of_a_restore_fails),
+        T(a_large_file_and_a_bare_name), T(more_files_than_an_archive_may_hold),
+        T(names_of_files_in_a_database), T(each_call_of_a_backup_finds_no_room),
+        T(each_file_of_a_restore_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
