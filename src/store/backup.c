@@ -74,7 +74,7 @@ int gs_db_snapshot(sqlite3 *from, const char *path, char *err, size_t errlen) {
             rc = sqlite3_exec(to, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
     }
     if (rc != SQLITE_OK || !b)
-        rc = gs_fail(err, errlen, (rc & 0xff) == SQLITE_FULL ? GS_ERR_NO_SPACE : GS_ERR_IO,
+        rc = gs_fail(err, errlen, b ? gs_db_code(to, rc) : GS_ERR_IO,
                      "%s: the database could not be copied: %s", path, sqlite3_errmsg(to));
     sqlite3_close(to);
     if (rc != 0)

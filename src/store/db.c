@@ -38,7 +38,21 @@ int gs_store_io_code(int e) {
     return e == ENOSPC || e == EDQUOT || e == EFBIG ? GS_ERR_NO_SPACE : GS_ERR_IO;
 }
 
-static int code_of(const gs_db *db, int rc) {
+/* What the system last said of the file or of its journal; 0: nothing. sqlite3_system_errno knows
+ * of opening alone. */
+static int errno_of(sqlite3 *sql) {
+    static const int files[] = {SQLITE_FCNTL_JOURNAL_POINTER, SQLITE_FCNTL_FILE_POINTER};
+    int e = 0;
+    for (size_t i = 0; e == 0 && i < sizeof(files) / sizeof(files[0]); i++) {
+        sqlite3_file *file = NULL;
+        sqlite3_file_control(sql, "main", files[i], &file);
+        if (file && file->pMethods) /* there may be no journal */
+            file->pMethods->xFileControl(file, SQLITE_FCNTL_LAST_ERRNO, &e);
+    }
+    return e;
+}
+
+int gs_db_code(sqlite3 *sql, int rc) {
     switch (rc & 0xff) {
     case SQLITE_OK:
     case SQLITE_ROW:
@@ -47,7 +61,7 @@ static int code_of(const gs_db *db, int rc) {
     case SQLITE_FULL:
         return GS_ERR_NO_SPACE;
     case SQLITE_IOERR:
-        return gs_store_io_code(sqlite3_system_errno(db->sql));
+        return gs_store_io_code(errno_of(sql));
     case SQLITE_CONSTRAINT:
         return GS_ERR_EXISTS;
     case SQLITE_NOMEM:
@@ -87,7 +101,7 @@ static int find_statement(gs_db *db, const char *sql, sqlite3_stmt **out) {
     GS_ASSERT(db->n_statements < MAX_STATEMENTS);
     int rc = sqlite3_prepare_v3(db->sql, sql, -1, SQLITE_PREPARE_PERSISTENT, out, NULL);
     if (rc != SQLITE_OK)
-        return code_of(db, rc);
+        return gs_db_code(db->sql, rc);
     db->statements[db->n_statements++] = (statement){sql, *out};
     return 0;
 }
@@ -107,7 +121,7 @@ static int bind_all(gs_db *db, sqlite3_stmt *s, const char *fmt, va_list ap) {
             rc = sqlite3_bind_blob64(s, i, data, va_arg(ap, size_t), SQLITE_STATIC);
         }
     }
-    return code_of(db, rc);
+    return gs_db_code(db->sql, rc);
 }
 
 static int query(gs_db *db, sqlite3_stmt **out, const char *sql, const char *fmt, va_list ap) {
@@ -131,7 +145,7 @@ int gs_db_step(gs_db *db, sqlite3_stmt *stmt) {
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW)
         return 1;
-    int code = code_of(db, rc);
+    int code = gs_db_code(db->sql, rc);
     sqlite3_reset(stmt);
     return code;
 }
@@ -223,7 +237,7 @@ static int check_mark(const gs_db *db, char *err, size_t errlen) {
 
 /* One by one, without the cache: these run once. */
 static int exec(gs_db *db, const char *sql) {
-    return code_of(db, sqlite3_exec(db->sql, sql, NULL, NULL, NULL));
+    return gs_db_code(db->sql, sqlite3_exec(db->sql, sql, NULL, NULL, NULL));
 }
 
 /* A journal that was left behind: the last process did not close the file. */
@@ -364,12 +378,12 @@ static int open_file(gs_db *db, const gs_store_config *cfg, char *err, size_t er
     fchmod(fd, 0600);
     close(fd);
     bool unclean = ended_uncleanly(path);
-    int rc = code_of(
-        db,
-        sqlite3_open_v2(path, &db->sql,
-                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL));
-    if (rc == 0)
+    int rc = sqlite3_open_v2(
+        path, &db->sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, NULL);
+    if (rc == SQLITE_OK)
         rc = set_up(db, cfg);
+    else
+        rc = rc == SQLITE_NOMEM ? GS_ERR_NOMEM : GS_ERR_IO;
     if (rc != 0)
         return gs_fail(err, errlen, rc, "%s: %s", path,
                        db->sql ? sqlite3_errmsg(db->sql) : gs_err_text(rc));

@@ -19,6 +19,8 @@ int gs_db_total_changes(const gs_db *db); /* rows, ever; wraps */
 int gs_store_lock(const char *folder, int *fd, char *err, size_t errlen);
 /* What failed with this errno: GS_ERR_NO_SPACE or GS_ERR_IO. */
 int gs_store_io_code(int e);
+/* What SQLite answered, of a database that is open: 0, or a code as gs_db_run's. */
+int gs_db_code(sqlite3 *sql, int rc);
 /* Its names are on the disk. A code as above. */
 int gs_store_sync_folder(const char *folder);
 /* Copies a database as it is at one moment into a new file of its own, on any thread that may use

@@ -399,7 +399,7 @@ static void backups_that_are_refused(void **unused) {
     sql_in("gamasot.db", "PRAGMA user_version = 1000");
     assert_int_equal(backup(&info), GS_ERR_UNSUPPORTED);
     write_in(folder, "gamasot.db", "nothing like a database, of no use to anybody");
-    assert_int_equal(backup(&info), GS_ERR_IO);
+    assert_int_equal(backup(&info), GS_ERR_FORMAT);
     says("could not be copied");
     assert_int_equal(count_names(root, "a.tar"), 0);
 }
