@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <uv.h>
 
 #include "../folder.h"
 #include "base/err.h"
@@ -456,6 +457,145 @@ static void each_call_of_jobs_fails(void **state) {
     gs_store_free(s);
 }
 
+/* A job that undoes the transaction of all, as SQLite does on some errors by itself. While it is
+ * alone, that call of SQLite's fails. */
+typedef struct breaker {
+    put put;
+    uint64_t call; /* of those after its first run; 0: none */
+    bool once;     /* the second time it behaves */
+} breaker;
+
+static int run_breaker(gs_db *db, gs_store_job *job) {
+    breaker *b = (breaker *)job;
+    if (b->once && b->put.n_runs > 0)
+        return run_put(db, job);
+    b->put.n_runs++;
+    const int rc = gs_db_run(db, "ROLLBACK", "");
+    if (b->call > 0)
+        gs_fault_set(GS_FAULT_SQLITE, b->call, EIO);
+    return rc;
+}
+
+static void a_transaction_that_is_undone(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    put before = {.name = "before", .value = ""}, after = {.name = "after", .value = ""};
+    breaker b = {.put = {.job = {.run = run_breaker, .done = on_done}}};
+    submit(s, &before);
+    assert_int_equal(gs_store_submit(s, &b.put.job), 0);
+    submit(s, &after);
+    wait_for(s, &before);
+    wait_for(s, &b.put);
+    wait_for(s, &after);
+    assert_int_equal(before.job.rc, 0);
+    assert_int_equal(after.job.rc, 0);
+    assert_int_equal(b.put.job.rc, GS_ERR_IO);
+    assert_string_equal(b.put.job.err, "the transaction was undone");
+    assert_int_equal(count(s), 2);
+    /* Alone, each of: begin, savepoint, the job's own, release, commit. */
+    for (uint64_t call = 1; call <= 6; call++) {
+        char name[24];
+        breaker c = {.put = {.job = {.run = run_breaker, .done = on_done}, .name = name},
+                     .call = call,
+                     .once = true};
+        snprintf(name, sizeof(name), "c%d", (int)call);
+        c.put.value = "";
+        assert_int_equal(gs_store_submit(s, &c.put.job), 0);
+        wait_for(s, &c.put);
+        gs_fault_clear();
+        assert_int_equal(c.put.job.rc, call < 6 ? GS_ERR_IO : 0);
+        assert_int_equal(c.put.job.err[0] != '\0', call < 6);
+        assert_int_equal(c.put.n_runs, call > 2 ? 2 : 1);
+        assert_int_equal(count(s), call < 6 ? 2 : 3);
+    }
+    gs_store_free(s);
+}
+
+static uv_sem_t may_go;
+
+static int run_wait(gs_db *db, gs_store_job *job) {
+    (void)db, (void)job;
+    uv_sem_wait(&may_go);
+    return 0;
+}
+
+static int run_say(gs_db *db, gs_store_job *job) {
+    (void)db;
+    return gs_fail(job->err, sizeof(job->err), GS_ERR_NO_SPACE, "no room for %s",
+                   ((put *)job)->name);
+}
+
+static int run_order(gs_db *db, gs_store_job *job) {
+    static int64_t n;
+    (void)db;
+    ((put *)job)->got = n++;
+    return 0;
+}
+
+/* Jobs of both kinds that wait together are run one after the other, as they came. */
+static void kinds_keep_their_order(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    assert_int_equal(uv_sem_init(&may_go, 0), 0);
+    put hold = {.job = {.run = run_wait, .done = on_done}};
+    put p[6] = {0};
+    assert_int_equal(gs_store_submit(s, &hold.job), 0);
+    for (int i = 0; i < 6; i++) {
+        p[i].job = (gs_store_job){.kind = i / 2 % 2 ? GS_STORE_FILES : GS_STORE_DATABASE,
+                                  .run = run_order,
+                                  .done = on_done};
+        assert_int_equal(gs_store_submit(s, &p[i].job), 0);
+    }
+    uv_sem_post(&may_go);
+    for (int i = 0; i < 6; i++) {
+        wait_for(s, &p[i]);
+        assert_int_equal(p[i].got - p[0].got, i);
+    }
+    gs_store_free(s);
+    uv_sem_destroy(&may_go);
+}
+
+/* What a job says of itself is what is heard; full it stays. */
+static void jobs_say_why(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    for (int i = 0; i < 4; i++) {
+        put p = {.job = {.kind = i % 2 ? GS_STORE_FILES : GS_STORE_DATABASE,
+                         .run = run_say,
+                         .done = on_done},
+                 .name = "all"};
+        assert_int_equal(gs_store_submit(s, &p.job), 0);
+        wait_for(s, &p);
+        assert_int_equal(p.job.rc, GS_ERR_NO_SPACE);
+        assert_string_equal(p.job.err, "no room for all");
+        assert_true(gs_store_is_full(s));
+    }
+    gs_store_free(s);
+}
+
+typedef struct again {
+    put put;
+    gs_store *s;
+    int rc;
+} again;
+
+static void submit_again(gs_store_job *job) {
+    again *a = (again *)job;
+    a->put.n_done++;
+    a->rc = gs_store_submit(a->s, job);
+}
+
+/* A job whose end asks for the next one finds no store any more. */
+static void the_end_takes_no_more_jobs(void **state) {
+    (void)state;
+    gs_store *s = open_store(0);
+    again a = {.put.job = {.kind = GS_STORE_FILES, .run = run_order, .done = submit_again}, .s = s};
+    assert_int_equal(gs_store_submit(s, &a.put.job), 0);
+    gs_store_free(s);
+    assert_int_equal(a.put.n_done, 1);
+    assert_int_equal(a.rc, GS_ERR_UNAVAILABLE);
+}
+
 static int run_files_job(gs_db *db, gs_store_job *job) {
     (void)db;
     return ((put *)job)->fail;
@@ -527,6 +667,10 @@ int main(void) {
         T(each_call_of_jobs_fails),
         T(jobs_of_files_have_no_transaction),
         T(stores_that_cannot_be_made),
+        T(a_transaction_that_is_undone),
+        T(kinds_keep_their_order),
+        T(jobs_say_why),
+        T(the_end_takes_no_more_jobs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
