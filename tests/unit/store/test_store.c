@@ -394,7 +394,7 @@ static void leave_database(int version, bool unclean) {
 /* It opens, or says why not; and then it opens with all that was there. */
 static void each_call_of_opening_fails(void **state) {
     (void)state;
-    static const gs_fault_kind kinds[] = {GS_FAULT_ALLOC, GS_FAULT_SQLITE};
+    static const gs_fault_kind kinds[] = {GS_FAULT_ALLOC, GS_FAULT_SQLITE, GS_FAULT_FILE};
     static const struct {
         int version;
         bool unclean;
@@ -402,7 +402,7 @@ static void each_call_of_opening_fails(void **state) {
     char err[256];
     const gs_store_config cfg = {.folder = folder, .max_bytes = 1 << 20, .cache_bytes = 1 << 20};
     for (size_t b = 0; b < sizeof(before) / sizeof(before[0]); b++) {
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < 3; k++) {
             uint64_t n = 1;
             for (uint64_t i = 0; i <= n; i++) {
                 gs_db *db = NULL;
