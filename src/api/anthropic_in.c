@@ -27,18 +27,17 @@ static int refuse(const char *param, const char *type, const char *model, gs_api
 /* The text of a string or of text blocks, appended. */
 static int add_text(const json_t *content, const char *param, const char *model, gs_buf *out,
                     gs_api_error *e) {
-    size_t i;
-    const json_t *block;
-    if (!content || json_is_null(content))
+    if (!content)
         return 0;
-    if (json_is_string(content)) {
+    if (json_typeof(content) == JSON_STRING) {
         gs_buf_add(out, json_string_value(content), json_string_length(content));
         return 0;
     }
-    if (!json_is_array(content))
+    if (json_typeof(content) != JSON_ARRAY)
         return gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be a string or an array of blocks.",
                            param);
-    json_array_foreach(content, i, block) {
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *block = json_array_get(content, i);
         const json_t *text = json_object_get(block, "text");
         if (strcmp(type_of(block), "text") != 0)
             return refuse(param, type_of(block), model, e);
@@ -88,7 +87,7 @@ static int take_result(taking *t, const json_t *block) {
         return gs_api_fail(t->e, GS_ERR_INVALID, t->param, "A result in '%s' has no 'tool_use_id'.",
                            t->param);
     if (flush_user(t) != 0 ||
-        add_text(json_object_get(block, "content"), t->param, t->model, &t->text, t->e) != 0)
+        add_text(gs_given(block, "content"), t->param, t->model, &t->text, t->e) != 0)
         return t->e->code;
     return add_message(t, json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id,
                                     "content", take_text(&t->text)));
@@ -153,15 +152,12 @@ static int take_message(taking *t, const json_t *msg) {
     const json_t *content = json_object_get(msg, "content");
     bool user = role && strcmp(role, "user") == 0;
     int rc = 0;
-    size_t i;
-    const json_t *block;
     if (!role || (!user && strcmp(role, "assistant") != 0))
         return gs_api_fail(t->e, GS_ERR_INVALID, t->param, "'%s.role' must be user or assistant.",
                            t->param);
     if (json_is_array(content)) {
-        json_array_foreach(content, i, block) {
-            rc = rc == 0 ? take_block(t, block, user) : rc;
-        }
+        for (size_t i = 0; rc == 0 && i < json_array_size(content); i++)
+            rc = take_block(t, json_array_get(content, i), user);
     } else if (json_is_string(content)) {
         rc = add_text(content, t->param, t->model, &t->text, t->e);
     } else {
@@ -182,9 +178,7 @@ static int put_messages(json_t *out, const json_t *body, const char *model, gs_a
     const json_t *list = json_object_get(body, "messages");
     taking t = {.messages = json_array(), .model = model, .e = e};
     char param[64];
-    size_t i;
-    const json_t *msg;
-    int rc = add_text(json_object_get(body, "system"), "system", model, &t.text, e);
+    int rc = add_text(gs_given(body, "system"), "system", model, &t.text, e);
     if (rc == 0 && (t.text.len > 0 || t.text.failed))
         rc = add_message(&t,
                          json_pack("{s:s, s:o}", "role", "system", "content", take_text(&t.text)));
@@ -192,9 +186,9 @@ static int put_messages(json_t *out, const json_t *body, const char *model, gs_a
         rc = gs_api_fail(e, GS_ERR_INVALID, "messages",
                          "'messages' must be a non-empty array of messages.");
     t.param = param;
-    json_array_foreach(list, i, msg) {
+    for (size_t i = 0; rc == 0 && i < json_array_size(list); i++) {
         snprintf(param, sizeof(param), "messages[%zu]", i);
-        rc = rc == 0 ? take_message(&t, msg) : rc;
+        rc = take_message(&t, json_array_get(list, i));
     }
     gs_buf_deinit(&t.text);
     gs_buf_deinit(&t.thinking);
@@ -213,7 +207,7 @@ static json_t *tool_in(const json_t *tool, size_t at, gs_api_error *e) {
     const char *type = json_string_value(json_object_get(tool, "type"));
     const json_t *name = json_object_get(tool, "name");
     const json_t *schema = json_object_get(tool, "input_schema");
-    const json_t *description = json_object_get(tool, "description");
+    const json_t *description = gs_given(tool, "description");
     if (type && strcmp(type, "custom") != 0) {
         gs_api_fail(e, GS_ERR_UNSUPPORTED, param,
                     "'%s': tools of type '%.40s' run on Anthropic's servers; only the caller's own "
@@ -221,26 +215,25 @@ static json_t *tool_in(const json_t *tool, size_t at, gs_api_error *e) {
                     param, type);
         return NULL;
     }
-    if (!json_is_string(name) || (schema && !json_is_object(schema)) ||
-        (description && !json_is_string(description) && !json_is_null(description))) {
+    if (!json_is_string(name) || (schema && json_typeof(schema) != JSON_OBJECT) ||
+        (description && json_typeof(description) != JSON_STRING)) {
         gs_api_fail(e, GS_ERR_INVALID, param,
                     "'%s' needs a 'name', and an 'input_schema' that is an object.", param);
         return NULL;
     }
     json_t *out = json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name",
-                            name, "description", json_is_null(description) ? NULL : description,
-                            "parameters", schema);
+                            name, "description", description, "parameters", schema);
     if (!out)
         no_memory(e);
     return out;
 }
 
 static int put_choice(json_t *out, const json_t *body, gs_api_error *e) {
-    const json_t *v = json_object_get(body, "tool_choice");
+    const json_t *v = gs_given(body, "tool_choice");
     const json_t *name = json_object_get(v, "name");
     const char *type = type_of(v);
     json_t *choice = NULL;
-    if (!v || json_is_null(v))
+    if (!v)
         return 0;
     if (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0)
         choice = json_string(type);
@@ -261,9 +254,9 @@ static int put_choice(json_t *out, const json_t *body, gs_api_error *e) {
 
 /* Models that can think do so only when asked to, as Anthropic's do. */
 static int put_thinking(json_t *out, const json_t *body, gs_api_error *e) {
-    const json_t *v = json_object_get(body, "thinking");
+    const json_t *v = gs_given(body, "thinking");
     int on = strcmp(type_of(v), "enabled") == 0 || strcmp(type_of(v), "adaptive") == 0;
-    if (v && !json_is_null(v) && !on && strcmp(type_of(v), "disabled") != 0)
+    if (v && !on && strcmp(type_of(v), "disabled") != 0)
         return gs_api_fail(e, GS_ERR_INVALID, "thinking",
                            "'thinking.type' must be enabled, adaptive or disabled.");
     return gs_convert_set(out, "chat_template_kwargs",
@@ -271,15 +264,15 @@ static int put_thinking(json_t *out, const json_t *body, gs_api_error *e) {
 }
 
 static int put_format(json_t *out, const json_t *body, gs_api_error *e) {
-    const json_t *config = json_object_get(body, "output_config");
-    const json_t *v = json_object_get(config, "format");
+    const json_t *config = gs_given(body, "output_config");
+    const json_t *v = gs_given(config, "format");
     const json_t *schema;
-    if (config && !json_is_null(config) && !json_is_object(config))
+    if (config && json_typeof(config) != JSON_OBJECT)
         return gs_api_fail(e, GS_ERR_INVALID, "output_config",
                            "'output_config' must be an object.");
-    if (!v || json_is_null(v))
-        v = json_object_get(body, "output_format"); /* its older place */
-    if (!v || json_is_null(v))
+    if (!v)
+        v = gs_given(body, "output_format"); /* its older place */
+    if (!v)
         return 0;
     schema = json_object_get(v, "schema");
     if (strcmp(type_of(v), "json_schema") != 0 || !json_is_object(schema))
@@ -316,9 +309,8 @@ json_t *gs_anthropic_in(const json_t *body, bool count, const char *model, gs_ap
                                           {"stream", "stream"},
                                           {"service_tier", "service_tier"}};
     json_t *out = json_object();
-    const json_t *max_tokens = json_object_get(body, "max_tokens");
     int rc = 0;
-    if (!count && (!max_tokens || json_is_null(max_tokens)))
+    if (!count && !gs_given(body, "max_tokens"))
         rc = gs_api_fail(e, GS_ERR_INVALID, "max_tokens", "'max_tokens' is missing.");
     for (size_t i = 0; rc == 0 && i < sizeof(same) / sizeof(same[0]); i++) {
         if (!count || i == 0)
@@ -327,7 +319,7 @@ json_t *gs_anthropic_in(const json_t *body, bool count, const char *model, gs_ap
     if (rc == 0)
         rc = put_messages(out, body, model, e);
     if (rc == 0)
-        rc = gs_convert_tools(out, json_object_get(body, "tools"), tool_in, e);
+        rc = gs_convert_tools(out, body, tool_in, e);
     if (rc == 0)
         rc = put_choice(out, body, e);
     if (rc == 0)

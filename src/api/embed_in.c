@@ -78,12 +78,12 @@ static int check_model(gs_req *r, const gs_backend_info *info) {
 /* One text or many: what each shape of the field means. */
 static int count_inputs(gs_req *r) {
     const gs_embed_form *form = r->dialect->embeds;
-    const json_t *v = json_object_get(r->body, form->input);
+    const json_t *v = gs_given(r->body, form->input);
     const bool array = json_is_array(v);
     const bool one_of_ids = !form->rank && array && json_is_integer(json_array_get(v, 0));
-    if (!v || json_is_null(v)) {
+    if (!v) {
         r->n_prompts = 0;
-    } else if (json_is_string(v) && !form->rank) {
+    } else if (json_typeof(v) == JSON_STRING && !form->rank) {
         r->n_prompts = json_string_length(v) > 0;
     } else if (array && json_array_size(v) <= GS_EMBED_MAX_INPUTS) {
         r->n_prompts = one_of_ids ? 1 : (int32_t)json_array_size(v);
@@ -99,13 +99,13 @@ static int count_inputs(gs_req *r) {
     }
     if (r->n_prompts == 0 && !form->may_be_empty)
         return gs_api_fail(&r->error, GS_ERR_INVALID, form->input, "'%s' is %s.", form->input,
-                           v && !json_is_null(v) ? "empty" : "missing");
+                           v ? "empty" : "missing");
     return 0;
 }
 
 int gs_embed_read(gs_req *r) {
     const gs_embed_form *form = r->dialect->embeds;
-    const json_t *format = json_object_get(r->body, "encoding_format");
+    const json_t *format = gs_given(r->body, "encoding_format");
     const json_t *query = json_object_get(r->body, "query");
     gs_backend_info info = {0};
     if (r->m)
@@ -115,7 +115,7 @@ int gs_embed_read(gs_req *r) {
     if (gs_fields_read(gs_embed_fields, form->where, r->body, &r->e, &r->error) != 0)
         return r->error.code;
     memcpy(r->p.user, r->e.user, sizeof(r->p.user));
-    if ((form->where & GS_IN_EMBEDDINGS) && format && !json_is_null(format)) {
+    if ((form->where & GS_IN_EMBEDDINGS) && format) {
         const char *name = json_string_value(format);
         r->e.base64 = name && strcmp(name, "base64") == 0;
         if (!name || (!r->e.base64 && strcmp(name, "float") != 0))
@@ -151,7 +151,8 @@ static int put_ids(gs_req *r, int32_t i, const json_t *v) {
         return gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
     for (size_t k = 0; k < n; k++) {
         const json_t *id = json_array_get(v, k);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= n_vocab)
+        if (json_typeof(id) != JSON_INTEGER || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= n_vocab)
             return gs_api_fail(&r->error, GS_ERR_INVALID, "input",
                                "'input' holds something that is no token id below %d.", n_vocab);
         gs_ids_push(&r->prompts[i], (int32_t)json_integer_value(id));

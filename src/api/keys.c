@@ -209,27 +209,25 @@ static bool printable(const char *s) {
 }
 
 static int read_class(const json_t *v, int32_t *out, char *err, size_t errlen) {
-    int cls = json_is_string(v) ? gs_class_parse(json_string_value(v)) : -1;
+    const char *name = json_string_value(v);
+    int cls = name ? gs_class_parse(name) : -1;
     if (cls < 0)
-        return gs_fail(err, errlen, GS_ERR_INVALID, "'%.32s' is no class",
-                       json_is_string(v) ? json_string_value(v) : "?");
+        return gs_fail(err, errlen, GS_ERR_INVALID, "'%.32s' is no class", name ? name : "?");
     *out = cls;
     return 0;
 }
 
 static int read_classes(const json_t *key, gs_key *k, char *err, size_t errlen) {
-    const json_t *cls = json_object_get(key, "class"), *list = json_object_get(key, "classes");
-    size_t i;
-    json_t *v;
-    if (cls && !json_is_null(cls) && read_class(cls, &k->cls, err, errlen) != 0)
+    const json_t *cls = gs_given(key, "class"), *list = json_object_get(key, "classes");
+    if (cls && read_class(cls, &k->cls, err, errlen) != 0)
         return GS_ERR_INVALID;
-    if (list && !json_is_array(list))
+    if (list && json_typeof(list) != JSON_ARRAY)
         return gs_fail(err, errlen, GS_ERR_INVALID, "classes must be an array");
     if (list)
         k->classes = 0;
-    json_array_foreach(list, i, v) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
         int32_t one = 0;
-        if (read_class(v, &one, err, errlen) != 0)
+        if (read_class(json_array_get(list, i), &one, err, errlen) != 0)
             return GS_ERR_INVALID;
         k->classes |= 1u << one;
     }
@@ -240,16 +238,15 @@ static int read_classes(const json_t *key, gs_key *k, char *err, size_t errlen) 
 
 static int read_nets(const json_t *key, gs_key *k, char *err, size_t errlen) {
     const json_t *list = json_object_get(key, "addresses");
-    size_t i;
-    json_t *v;
-    if (list && !json_is_array(list))
+    if (list && json_typeof(list) != JSON_ARRAY)
         return gs_fail(err, errlen, GS_ERR_INVALID, "addresses must be an array");
     if (json_array_size(list) > GS_MAX_KEY_NETS)
         return gs_fail(err, errlen, GS_ERR_INVALID, "more than %d addresses", GS_MAX_KEY_NETS);
-    json_array_foreach(list, i, v) {
-        if (!json_is_string(v))
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *text = json_string_value(json_array_get(list, i));
+        if (!text)
             return gs_fail(err, errlen, GS_ERR_INVALID, "addresses must be strings");
-        if (gs_key_net_parse(json_string_value(v), &k->nets[k->n_nets], err, errlen) != 0)
+        if (gs_key_net_parse(text, &k->nets[k->n_nets], err, errlen) != 0)
             return GS_ERR_INVALID;
         k->n_nets++;
     }
@@ -279,7 +276,7 @@ static int read_key(const json_t *v, gs_key *k, char *err, size_t errlen) {
     gs_api_error e = {0};
     const json_t *created = json_object_get(v, "created");
     gs_key_default(k, "");
-    if (!json_is_object(v))
+    if (json_typeof(v) != JSON_OBJECT)
         return gs_fail(err, errlen, GS_ERR_INVALID, "is no object");
     if (gs_fields_read(fields, 1, v, k, &e) != 0)
         return gs_fail(err, errlen, GS_ERR_INVALID, "%s", e.message);
@@ -307,8 +304,6 @@ int gs_keys_parse(const char *where, const char *text, size_t n, gs_keys *out, c
     const json_t *list = json_object_get(root, "keys");
     const json_int_t version = json_integer_value(json_object_get(root, "version"));
     int rc = 0;
-    size_t i;
-    json_t *v;
     *out = (gs_keys){0};
     if (!root)
         return gs_fail(err, errlen, GS_ERR_FORMAT, "%s: no valid JSON in line %d, column %d", where,
@@ -319,7 +314,8 @@ int gs_keys_parse(const char *where, const char *text, size_t n, gs_keys *out, c
                      (long long)version, KEYS_VERSION);
     else if (!json_is_array(list))
         rc = gs_fail(err, errlen, GS_ERR_FORMAT, "%s: 'keys' must be an array", where);
-    json_array_foreach(rc == 0 ? list : NULL, i, v) {
+    for (size_t i = 0; rc == 0 && i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
         gs_key k;
         char why[400] = "";
         rc = read_key(v, &k, why, sizeof(why));
@@ -328,7 +324,6 @@ int gs_keys_parse(const char *where, const char *text, size_t n, gs_keys *out, c
         if (rc != 0) {
             const char *name = json_string_value(json_object_get(v, "name"));
             gs_fail(err, errlen, rc, "%s: keys[%zu] (%.64s): %s", where, i, name ? name : "?", why);
-            break;
         }
     }
     if (rc != 0)

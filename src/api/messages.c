@@ -7,26 +7,28 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-static bool is_text(const json_t *v) {
-    return !v || json_is_null(v) || json_is_string(v);
+/* Absent, or a string. */
+static bool is_text(const json_t *object, const char *name) {
+    const json_t *v = gs_given(object, name);
+    return !v || json_typeof(v) == JSON_STRING;
 }
 
 static bool is_call(const json_t *call) {
-    const json_t *f = json_object_get(call, "function"), *args = json_object_get(f, "arguments");
-    return json_is_object(f) && json_is_string(json_object_get(f, "name")) &&
-           is_text(json_object_get(call, "id")) && (is_text(args) || json_is_object(args));
+    const json_t *f = json_object_get(call, "function");
+    return json_is_string(json_object_get(f, "name")) && is_text(call, "id") &&
+           (is_text(f, "arguments") || json_is_object(json_object_get(f, "arguments")));
 }
 
 int gs_messages_check_calls(const json_t *msg, size_t at, gs_api_error *e) {
     char param[32];
-    const json_t *calls = json_object_get(msg, "tool_calls");
+    const json_t *calls = gs_given(msg, "tool_calls");
     snprintf(param, sizeof(param), "messages[%zu]", at);
-    if (!is_text(json_object_get(msg, "tool_call_id")) || !is_text(json_object_get(msg, "name")))
+    if (!is_text(msg, "tool_call_id") || !is_text(msg, "name"))
         return gs_api_fail(e, GS_ERR_INVALID, param,
                            "'%s': 'tool_call_id' and 'name' must be strings.", param);
-    if (!calls || json_is_null(calls))
+    if (!calls)
         return 0;
-    bool good = json_is_array(calls);
+    bool good = json_typeof(calls) == JSON_ARRAY;
     for (size_t i = 0; good && i < json_array_size(calls); i++)
         good = is_call(json_array_get(calls, i));
     return good ? 0
@@ -46,7 +48,7 @@ bool gs_messages_have_calls(const json_t *messages) {
 
 static int set_dumped(json_t *function, const char *key) {
     const json_t *v = json_object_get(function, key);
-    if (!v || json_is_string(v))
+    if (!v || json_typeof(v) == JSON_STRING)
         return 0;
     char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
     int rc = text ? json_object_set_new(function, key, json_string(text)) : -1;
@@ -94,13 +96,13 @@ static void add_instructions(gs_buf *out, const json_t *tools) {
 static void add_calls(gs_buf *out, const json_t *calls) {
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const json_t *f = json_object_get(json_array_get(calls, i), "function");
-        const json_t *args = json_object_get(f, "arguments");
+        const json_t *args = gs_given(f, "arguments");
         gs_buf_str(out, out->len > 0 ? "\n{\"name\": " : "{\"name\": ");
         add_json(out, json_object_get(f, "name"));
         gs_buf_str(out, ", \"arguments\": ");
         if (json_is_string(args)) /* no JSON, or it would have been opened */
             gs_buf_add(out, json_string_value(args), json_string_length(args));
-        else if (args && !json_is_null(args))
+        else if (args)
             add_json(out, args);
         else
             gs_buf_str(out, "{}");

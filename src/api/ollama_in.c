@@ -43,12 +43,25 @@ static bool read_duration(const char *s, double *out) {
     return true;
 }
 
+/* The member, or NULL where it is "": what Go's clients send for a text that was not set. */
+static json_t *given_text(const json_t *body, const char *name) {
+    json_t *v = gs_given(body, name);
+    const char *s = json_string_value(v);
+    return s && *s == '\0' ? NULL : v;
+}
+
+/* A list with something in it, or what is no list; NULL: nothing was sent. */
+static const json_t *given_list(const json_t *body, const char *name) {
+    const json_t *v = gs_given(body, name);
+    return v && json_typeof(v) == JSON_ARRAY && json_array_size(v) == 0 ? NULL : v;
+}
+
 int gs_ollama_keep_alive(const json_t *body, int64_t *keep_ns, gs_api_error *e) {
-    const json_t *v = json_object_get(body, "keep_alive");
+    const json_t *v = given_text(body, "keep_alive");
     const char *s = json_string_value(v);
     double seconds = json_number_value(v);
     *keep_ns = GS_OLLAMA_KEEP_UNSAID;
-    if (!v || json_is_null(v) || (s && *s == '\0'))
+    if (!v)
         return 0;
     if (!json_is_number(v) && (!s || !read_duration(s, &seconds)))
         return gs_api_fail(e, GS_ERR_INVALID, "keep_alive",
@@ -78,14 +91,14 @@ bool gs_ollama_sends_away(const gs_route *route, const json_t *body) {
 /* ---- Parts that both endpoints have ---------------------------------------------------------- */
 
 static int put_format(json_t *out, const json_t *body, gs_api_error *e) {
-    json_t *v = json_object_get(body, "format");
+    const json_t *v = given_text(body, "format");
     const char *s = json_string_value(v);
     json_t *format = NULL;
-    if (!v || json_is_null(v) || (s && *s == '\0'))
+    if (!v)
         return 0;
     if (s && strcmp(s, "json") == 0)
         format = json_pack("{s:s}", "type", "json_object");
-    else if (json_is_object(v))
+    else if (json_typeof(v) == JSON_OBJECT)
         format = json_pack("{s:s, s:{s:s, s:O, s:b}}", "type", "json_schema", "json_schema", "name",
                            "format", "schema", v, "strict", 1);
     else
@@ -96,12 +109,12 @@ static int put_format(json_t *out, const json_t *body, gs_api_error *e) {
 
 /* Whether to think is a variable of the templates that know it; others pay it no heed. */
 static int put_think(json_t *out, const json_t *body, gs_api_error *e) {
-    const json_t *v = json_object_get(body, "think");
+    const json_t *v = given_text(body, "think");
     const char *level = json_string_value(v);
-    if (!v || json_is_null(v) || (level && *level == '\0'))
+    if (!v)
         return 0;
-    if (json_is_boolean(v)) {
-        int on = json_is_true(v);
+    if (json_typeof(v) == JSON_TRUE || json_typeof(v) == JSON_FALSE) {
+        const int on = json_typeof(v) == JSON_TRUE;
         return gs_convert_set(out, "chat_template_kwargs",
                               json_pack("{s:b, s:b}", "enable_thinking", on, "thinking", on), e);
     }
@@ -118,10 +131,10 @@ static int put_think(json_t *out, const json_t *body, gs_api_error *e) {
 /* Options stay an object, which the dialect's own table reads; stop and seed are read with the
  * rest of the request. */
 static int put_options(json_t *out, const json_t *body, gs_api_error *e) {
-    json_t *options = json_object_get(body, "options");
-    if (!options || json_is_null(options))
+    const json_t *options = gs_given(body, "options");
+    if (!options)
         return 0;
-    if (!json_is_object(options))
+    if (json_typeof(options) != JSON_OBJECT)
         return gs_api_fail(e, GS_ERR_INVALID, "options", "'options' must be an object.");
     const json_t *seed = json_object_get(options, "seed");
     if (json_is_integer(seed) && json_integer_value(seed) == -1)
@@ -133,12 +146,10 @@ static int put_options(json_t *out, const json_t *body, gs_api_error *e) {
 }
 
 static int put_common(json_t *out, const json_t *body, gs_api_error *e) {
-    const json_t *stream = json_object_get(body, "stream");
+    const json_t *stream = gs_given(body, "stream");
     int rc = gs_convert_copy(out, "model", json_object_get(body, "model"), e);
-    if (rc == 0 && stream && !json_is_null(stream))
-        rc = gs_convert_copy(out, "stream", stream, e);
-    else if (rc == 0)
-        rc = gs_convert_set(out, "stream", json_true(), e);
+    if (rc == 0)
+        rc = gs_convert_copy(out, "stream", stream ? stream : json_true(), e);
     if (rc == 0)
         rc = put_options(out, body, e);
     if (rc == 0)
@@ -152,8 +163,7 @@ static int put_common(json_t *out, const json_t *body, gs_api_error *e) {
 
 static int refuse_images(const json_t *from, const char *param, const char *model,
                          gs_api_error *e) {
-    const json_t *images = json_object_get(from, "images");
-    if (!images || json_is_null(images) || (json_is_array(images) && json_array_size(images) == 0))
+    if (!given_list(from, "images"))
         return 0;
     return gs_api_fail(e, GS_ERR_UNSUPPORTED, param,
                        "'%s': the model '%.80s' takes no images; send text alone.", param, model);
@@ -164,12 +174,12 @@ static int refuse_images(const json_t *from, const char *param, const char *mode
 /* {"function": {"name", "arguments": {...}}} -> with an id, and the arguments as text. */
 static json_t *call_in(const json_t *call, int *n_calls, const char *param, gs_api_error *e) {
     const json_t *function = json_object_get(call, "function");
-    json_t *arguments = json_object_get(function, "arguments");
+    const json_t *arguments = gs_given(function, "arguments");
     const char *id = json_string_value(json_object_get(call, "id"));
     const char *name = json_string_value(json_object_get(function, "name"));
     char own_id[32];
-    if (!name || (arguments && !json_is_object(arguments) && !json_is_string(arguments) &&
-                  !json_is_null(arguments))) {
+    const json_type type = arguments ? json_typeof(arguments) : JSON_NULL;
+    if (!name || (type != JSON_NULL && type != JSON_OBJECT && type != JSON_STRING)) {
         gs_api_fail(e, GS_ERR_INVALID, param,
                     "'%s.tool_calls' must hold calls with a function's name and an object of "
                     "arguments.",
@@ -177,9 +187,9 @@ static json_t *call_in(const json_t *call, int *n_calls, const char *param, gs_a
         return NULL;
     }
     snprintf(own_id, sizeof(own_id), "call_%d", (*n_calls)++);
-    char *text = json_is_object(arguments) ? json_dumps(arguments, JSON_COMPACT) : NULL;
+    char *text = type == JSON_OBJECT ? json_dumps(arguments, JSON_COMPACT) : NULL;
     const char *given = json_string_value(arguments);
-    json_t *out = json_is_object(arguments) && !text
+    json_t *out = type == JSON_OBJECT && !text
                       ? NULL
                       : json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id && *id ? id : own_id, "type",
                                   "function", "function", "name", name, "arguments",
@@ -194,16 +204,14 @@ static json_t *call_in(const json_t *call, int *n_calls, const char *param, gs_a
 
 static int calls_in(json_t *out, const json_t *msg, int *n_calls, const char *param,
                     gs_api_error *e) {
-    const json_t *calls = json_object_get(msg, "tool_calls");
-    if (!calls || json_is_null(calls) || (json_is_array(calls) && json_array_size(calls) == 0))
+    const json_t *calls = given_list(msg, "tool_calls");
+    if (!calls)
         return 0;
-    if (!json_is_array(calls))
+    if (json_typeof(calls) != JSON_ARRAY)
         return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.tool_calls' must be an array.", param);
     json_t *list = json_array();
-    size_t i;
-    const json_t *call;
-    json_array_foreach(calls, i, call) {
-        json_t *one = call_in(call, n_calls, param, e);
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        json_t *one = call_in(json_array_get(calls, i), n_calls, param, e);
         if (!one || json_array_append_new(list, one) != 0) {
             json_decref(list);
             return e->code ? e->code : gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");
@@ -223,7 +231,7 @@ static int result_in(json_t *out, const json_t *msg, call_count *count, gs_api_e
     char own_id[32];
     snprintf(own_id, sizeof(own_id), "call_%d", count->n_results++);
     int rc = gs_convert_copy(out, "name", name ? name : json_object_get(msg, "name"), e);
-    if (rc == 0 && json_is_string(id) && json_string_length(id) > 0)
+    if (rc == 0 && json_string_length(id) > 0)
         return gs_convert_copy(out, "tool_call_id", id, e);
     return rc == 0 ? gs_convert_set(out, "tool_call_id", json_string(own_id), e) : rc;
 }
@@ -233,17 +241,17 @@ static json_t *message_in(const json_t *msg, size_t at, const char *model, call_
     char param[64], images[80];
     snprintf(param, sizeof(param), "messages[%zu]", at);
     snprintf(images, sizeof(images), "%s.images", param);
-    if (!json_is_object(msg)) {
+    if (json_typeof(msg) != JSON_OBJECT) {
         gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be an object.", param);
         return NULL;
     }
-    const json_t *content = json_object_get(msg, "content");
+    const json_t *content = gs_given(msg, "content");
     const char *role = json_string_value(json_object_get(msg, "role"));
     json_t *out = json_object();
     int rc = refuse_images(msg, images, model, e);
     if (rc == 0)
         rc = gs_convert_copy(out, "role", json_object_get(msg, "role"), e);
-    if (rc == 0 && (!content || json_is_null(content)))
+    if (rc == 0 && !content)
         rc = gs_convert_set(out, "content", json_string(""), e);
     else if (rc == 0)
         rc = gs_convert_copy(out, "content", content, e);
@@ -262,10 +270,8 @@ static json_t *message_in(const json_t *msg, size_t at, const char *model, call_
 static json_t *messages_in(const json_t *messages, const char *model, gs_api_error *e) {
     json_t *out = json_array();
     call_count count = {0};
-    size_t i;
-    const json_t *msg;
-    json_array_foreach(messages, i, msg) {
-        json_t *one = message_in(msg, i, model, &count, e);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *one = message_in(json_array_get(messages, i), i, model, &count, e);
         if (!one || json_array_append_new(out, one) != 0) {
             json_decref(out);
             if (e->code == 0)
@@ -277,14 +283,13 @@ static json_t *messages_in(const json_t *messages, const char *model, gs_api_err
 }
 
 int gs_ollama_chat_in(const json_t *body, const char *model, gs_ollama_in *out, gs_api_error *e) {
-    const json_t *messages = json_object_get(body, "messages");
+    const json_t *messages = given_list(body, "messages");
     *out = (gs_ollama_in){.chat = true};
     if (gs_ollama_keep_alive(body, &out->keep_ns, e) != 0)
         return e->code;
-    if (!messages || json_is_null(messages) ||
-        (json_is_array(messages) && json_array_size(messages) == 0))
+    if (!messages)
         return 0;
-    if (!json_is_array(messages))
+    if (json_typeof(messages) != JSON_ARRAY)
         return gs_api_fail(e, GS_ERR_INVALID, "messages",
                            "'messages' must be an array of messages.");
     json_t *list = messages_in(messages, model, e);
@@ -302,8 +307,8 @@ int gs_ollama_chat_in(const json_t *body, const char *model, gs_ollama_in *out, 
 /* ---- /api/generate --------------------------------------------------------------------------- */
 
 static int check_text(const json_t *body, const char *name, gs_api_error *e) {
-    const json_t *v = json_object_get(body, name);
-    if (!v || json_is_null(v) || json_is_string(v))
+    const json_t *v = gs_given(body, name);
+    if (!v || json_typeof(v) == JSON_STRING)
         return 0;
     return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be a string.", name);
 }
@@ -314,10 +319,10 @@ static bool has_text(const json_t *body, const char *name) {
 
 static int check_generate(const json_t *body, const char *model, bool *raw, gs_api_error *e) {
     static const char *const texts[] = {"prompt", "suffix", "system", "template"};
-    const json_t *v = json_object_get(body, "raw");
-    if (v && !json_is_null(v) && !json_is_boolean(v))
+    const json_t *v = gs_given(body, "raw");
+    if (v && json_typeof(v) != JSON_TRUE && json_typeof(v) != JSON_FALSE)
         return gs_api_fail(e, GS_ERR_INVALID, "raw", "'raw' must be true or false.");
-    *raw = json_is_true(v);
+    *raw = v && json_typeof(v) == JSON_TRUE;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         if (check_text(body, texts[i], e) != 0)
             return e->code;

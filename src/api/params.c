@@ -86,7 +86,7 @@ json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e) {
                     je.column);
         return NULL;
     }
-    if (!json_is_object(root)) {
+    if (json_typeof(root) != JSON_OBJECT) {
         json_decref(root);
         gs_api_fail(e, GS_ERR_INVALID, "body", "The body must be a JSON object.");
         return NULL;
@@ -217,6 +217,11 @@ const gs_field gs_gen_fields[] = {
     GS_ROWS_END};
 // clang-format on
 
+json_t *gs_given(const json_t *object, const char *name) {
+    json_t *v = json_object_get(object, name);
+    return json_is_null(v) ? NULL : v;
+}
+
 /* "options.seed", or the name alone. */
 static const char *full_name(const char *above, const char *name, char *out, size_t n) {
     snprintf(out, n, "%s%s%s", above, *above ? "." : "", name);
@@ -226,12 +231,11 @@ static const char *full_name(const char *above, const char *name, char *out, siz
 static int read_number(const gs_field *f, const char *name, const json_t *v, void *at,
                        gs_api_error *e) {
     bool want_int = f->type == GS_FIELD_INT;
-    bool whole =
-        json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
-    if (!json_is_number(v) || (want_int && !whole))
+    const json_type type = json_typeof(v);
+    const double x = json_number_value(v);
+    if ((type != JSON_INTEGER && type != JSON_REAL) || (want_int && x != floor(x)))
         return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be %s.", name,
                            want_int ? "a whole number" : "a number");
-    double x = json_number_value(v);
     if (!(x >= f->min && x <= f->max))
         return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be between %.10g and %.10g.", name,
                            f->min, f->max);
@@ -255,18 +259,18 @@ static int read_field(const gs_field *f, unsigned where, const char *above, cons
     case GS_FIELD_INT:
         return read_number(f, name, v, at, e);
     case GS_FIELD_BOOL:
-        if (!json_is_boolean(v))
+        if (json_typeof(v) != JSON_TRUE && json_typeof(v) != JSON_FALSE)
             return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be true or false.", name);
-        *(bool *)at = json_is_true(v);
+        *(bool *)at = json_typeof(v) == JSON_TRUE;
         return 0;
     case GS_FIELD_TEXT:
-        if (!json_is_string(v) || (double)json_string_length(v) > f->max)
+        if (json_typeof(v) != JSON_STRING || (double)json_string_length(v) > f->max)
             return gs_api_fail(e, GS_ERR_INVALID, name,
                                "'%s' must be a string of at most %.0f bytes.", name, f->max);
         memcpy(at, json_string_value(v), json_string_length(v) + 1);
         return 0;
     case GS_FIELD_OBJECT:
-        if (!json_is_object(v))
+        if (json_typeof(v) != JSON_OBJECT)
             return gs_api_fail(e, GS_ERR_INVALID, name, "'%s' must be an object.", name);
         return read_fields(f->sub, where, name, v, dest, e);
     case GS_FIELD_JSON:
@@ -278,10 +282,8 @@ static int read_field(const gs_field *f, unsigned where, const char *above, cons
 static int read_fields(const gs_field *table, unsigned where, const char *above,
                        const json_t *object, void *dest, gs_api_error *e) {
     for (const gs_field *f = table; f->name; f++) {
-        const json_t *v = f->where & where ? json_object_get(object, f->name) : NULL;
-        if (!v || json_is_null(v))
-            continue;
-        int rc = read_field(f, where, above, v, dest, e);
+        const json_t *v = f->where & where ? gs_given(object, f->name) : NULL;
+        int rc = v ? read_field(f, where, above, v, dest, e) : 0;
         if (rc != 0)
             return rc;
     }
@@ -296,13 +298,14 @@ int gs_fields_read(const gs_field *table, unsigned where, const json_t *object, 
 /* ---- Fields that take more than a row ------------------------------------------------------ */
 
 static int read_stop(const json_t *v, gs_stop_set *s, gs_api_error *e) {
-    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    const bool many = json_typeof(v) == JSON_ARRAY;
+    const size_t n = many ? json_array_size(v) : 1;
     if (n > GS_MAX_STOPS)
         return gs_api_fail(e, GS_ERR_INVALID, "stop", "'stop' may have at most %d strings.",
                            GS_MAX_STOPS);
     for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_string(item))
+        const json_t *item = many ? json_array_get(v, i) : v;
+        if (json_typeof(item) != JSON_STRING)
             return gs_api_fail(e, GS_ERR_INVALID, "stop",
                                "'stop' must be a string or an array of strings.");
         size_t len = json_string_length(item);
@@ -318,7 +321,7 @@ static int read_stop(const json_t *v, gs_stop_set *s, gs_api_error *e) {
 }
 
 static int read_bias(const json_t *v, int32_t n_vocab, gs_gen_params *p, gs_api_error *e) {
-    if (!json_is_object(v))
+    if (json_typeof(v) != JSON_OBJECT)
         return gs_api_fail(e, GS_ERR_INVALID, "logit_bias",
                            "'logit_bias' must be an object of token id to number.");
     if (json_object_size(v) > GS_MAX_BIAS)
@@ -345,15 +348,14 @@ static int read_bias(const json_t *v, int32_t n_vocab, gs_gen_params *p, gs_api_
 
 /* chat: logprobs is a switch and top_logprobs a number. */
 static int read_chat_logprobs(const json_t *root, gs_gen_params *p, gs_api_error *e) {
-    const json_t *on = json_object_get(root, "logprobs");
-    const json_t *top = json_object_get(root, "top_logprobs");
-    if (on && !json_is_null(on) && !json_is_boolean(on))
+    const json_t *on = gs_given(root, "logprobs"), *top = gs_given(root, "top_logprobs");
+    if (on && !json_is_boolean(on))
         return gs_api_fail(e, GS_ERR_INVALID, "logprobs", "'logprobs' must be true or false.");
     if (json_is_true(on))
         p->sampler.n_logprobs = 0;
-    if (!top || json_is_null(top))
+    if (!top)
         return 0;
-    if (!json_is_integer(top) || json_integer_value(top) < 0 ||
+    if (json_typeof(top) != JSON_INTEGER || json_integer_value(top) < 0 ||
         json_integer_value(top) > GS_MAX_TOP_LOGPROBS)
         return gs_api_fail(e, GS_ERR_INVALID, "top_logprobs",
                            "'top_logprobs' must be a whole number between 0 and %d.",
@@ -366,17 +368,18 @@ static int read_chat_logprobs(const json_t *root, gs_gen_params *p, gs_api_error
 }
 
 static int read_rest(const json_t *root, int32_t n_vocab, gs_gen_params *p, gs_api_error *e) {
-    const json_t *v = json_object_get(root, "stop");
-    if (v && !json_is_null(v) && read_stop(v, &p->stop, e) != 0)
+    const json_t *v = gs_given(root, "stop");
+    if (v && read_stop(v, &p->stop, e) != 0)
         return e->code;
-    v = json_object_get(root, "logit_bias");
-    if (v && !json_is_null(v) && read_bias(v, n_vocab, p, e) != 0)
+    v = gs_given(root, "logit_bias");
+    if (v && read_bias(v, n_vocab, p, e) != 0)
         return e->code;
-    v = json_object_get(root, "stream_options");
-    if (v && !json_is_null(v)) {
+    v = gs_given(root, "stream_options");
+    if (v) {
         const json_t *u = json_object_get(v, "include_usage");
         const json_t *t = json_object_get(v, "include_timings");
-        if (!json_is_object(v) || (u && !json_is_boolean(u)) || (t && !json_is_boolean(t)))
+        if (json_typeof(v) != JSON_OBJECT || (u && !json_is_boolean(u)) ||
+            (t && !json_is_boolean(t)))
             return gs_api_fail(e, GS_ERR_INVALID, "stream_options",
                                "'stream_options' must be an object; 'include_usage' and "
                                "'include_timings' are true or false.");
@@ -384,9 +387,9 @@ static int read_rest(const json_t *root, int32_t n_vocab, gs_gen_params *p, gs_a
         p->include_timings |= json_is_true(t);
     }
     p->include_usage |= p->include_timings; /* that is where they are told */
-    v = json_object_get(root, "seed");
-    if (v && !json_is_null(v)) {
-        if (!json_is_integer(v))
+    v = gs_given(root, "seed");
+    if (v) {
+        if (json_typeof(v) != JSON_INTEGER)
             return gs_api_fail(e, GS_ERR_INVALID, "seed", "'seed' must be a whole number.");
         p->sampler.seed = (uint64_t)json_integer_value(v);
         p->has_seed = true;

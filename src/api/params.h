@@ -125,6 +125,9 @@ typedef struct gs_gen_params {
     json_t *template_vars; /* chat_template_kwargs, e.g. {"enable_thinking": false} */
 } gs_gen_params;
 
+/* The member, or NULL: null means absent. Borrowed, and not to be changed. */
+json_t *gs_given(const json_t *object, const char *name);
+
 /* Parses the text as JSON with the limits of docs/api.md. NULL and *e on failure. */
 json_t *gs_api_parse_json(const char *text, size_t n, gs_api_error *e);
 /* All fields that chat and completions share, and the ones that differ by `chat`. Overwrites *p;

@@ -9,11 +9,6 @@
 #include "base/err.h"
 #include "base/sys.h"
 
-static const json_t *given(const json_t *root, const char *name) {
-    const json_t *v = json_object_get(root, name);
-    return json_is_null(v) ? NULL : v;
-}
-
 /* ---- Tools ------------------------------------------------------------------------------------
  */
 
@@ -32,23 +27,25 @@ static bool good_name(const json_t *v) {
 
 static int check_tool(const json_t *tool, size_t at, gs_api_error *e) {
     char param[64];
-    const json_t *type = given(tool, "type"), *function = given(tool, "function");
+    const json_t *type = gs_given(tool, "type"), *function = gs_given(tool, "function");
     snprintf(param, sizeof(param), "tools[%zu]", at);
     if (!json_is_object(tool))
         return gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be an object.", param);
-    if (type && strcmp(json_is_string(type) ? json_string_value(type) : "", "function") != 0)
+    if (type &&
+        (json_typeof(type) != JSON_STRING || strcmp(json_string_value(type), "function") != 0))
         return gs_api_fail(e, GS_ERR_UNSUPPORTED, param, "'%s.type' must be \"function\".", param);
     if (!json_is_object(function))
         return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.function' must be an object.", param);
-    if (!good_name(given(function, "name")))
+    if (!good_name(gs_given(function, "name")))
         return gs_api_fail(e, GS_ERR_INVALID, param,
                            "'%s.function.name' must be 1 to %d letters, digits and any of _-.:/.",
                            param, GS_MAX_TOOL_NAME);
-    const json_t *about = given(function, "description"), *shape = given(function, "parameters");
-    if (about && !json_is_string(about))
+    const json_t *about = gs_given(function, "description"),
+                 *shape = gs_given(function, "parameters");
+    if (about && json_typeof(about) != JSON_STRING)
         return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.function.description' must be a string.",
                            param);
-    if (shape && !json_is_object(shape))
+    if (shape && json_typeof(shape) != JSON_OBJECT)
         return gs_api_fail(e, GS_ERR_INVALID, param,
                            "'%s.function.parameters' must be a JSON schema (an object).", param);
     return 0;
@@ -56,12 +53,12 @@ static int check_tool(const json_t *tool, size_t at, gs_api_error *e) {
 
 /* A tool as templates read it: type, name, description and parameters are always there. */
 static json_t *normal_tool(const json_t *tool) {
-    const json_t *function = given(tool, "function");
+    const json_t *function = gs_given(tool, "function");
     json_t *copy = json_deep_copy(function), *out = NULL;
-    if (copy && !given(copy, "description") &&
+    if (copy && !gs_given(copy, "description") &&
         json_object_set_new(copy, "description", json_string("")) != 0)
         goto out;
-    if (copy && !given(copy, "parameters") &&
+    if (copy && !gs_given(copy, "parameters") &&
         json_object_set_new(copy, "parameters",
                             json_pack("{s:s, s:{}}", "type", "object", "properties")) != 0)
         goto out;
@@ -72,8 +69,8 @@ out:
 }
 
 static int read_tools(const json_t *root, gs_gen_params *p, gs_api_error *e) {
-    const json_t *v = given(root, "tools");
-    if (v && !json_is_array(v))
+    const json_t *v = gs_given(root, "tools");
+    if (v && json_typeof(v) != JSON_ARRAY)
         return gs_api_fail(e, GS_ERR_INVALID, "tools", "'tools' must be an array.");
     size_t n = json_array_size(v);
     if (n > GS_MAX_TOOLS)
@@ -102,9 +99,9 @@ static bool has_tool(const gs_gen_params *p, const char *name) {
 }
 
 static int read_named_choice(const json_t *v, gs_gen_params *p, gs_api_error *e) {
-    const json_t *function = given(v, "function");
+    const json_t *function = gs_given(v, "function");
     /* The responses API has the name at the top. */
-    const char *name = json_string_value(given(function ? function : v, "name"));
+    const char *name = json_string_value(gs_given(function ? function : v, "name"));
     if (!name || !has_tool(p, name))
         return gs_api_fail(e, GS_ERR_INVALID, "tool_choice",
                            "'tool_choice' names no function of 'tools'.");
@@ -115,10 +112,10 @@ static int read_named_choice(const json_t *v, gs_gen_params *p, gs_api_error *e)
 
 static int read_tool_choice(const json_t *root, gs_gen_params *p, gs_api_error *e) {
     static const char *const words[] = {"auto", "none", "required"};
-    const json_t *v = given(root, "tool_choice");
+    const json_t *v = gs_given(root, "tool_choice");
     if (!v)
         return 0;
-    if (json_is_object(v))
+    if (json_typeof(v) == JSON_OBJECT)
         return read_named_choice(v, p, e);
     const char *word = json_string_value(v);
     for (int i = 0; word && i < 3; i++) {
@@ -175,22 +172,22 @@ static int read_response_format(const json_t *v, gs_gen_params *p, gs_api_error 
     if (strcmp(type, "text") == 0)
         return 0;
     if (strcmp(type, "json_schema") == 0)
-        return constrain_schema(json_object_get(given(v, "json_schema"), "schema"), p, e);
+        return constrain_schema(json_object_get(gs_given(v, "json_schema"), "schema"), p, e);
     if (strcmp(type, "json_object") != 0)
         return gs_api_fail(e, GS_ERR_INVALID, field,
                            "'response_format.type' must be text, json_object or json_schema.");
-    if (given(v, "schema")) /* llama.cpp's server takes a schema here */
-        return constrain_schema(given(v, "schema"), p, e);
+    if (gs_given(v, "schema")) /* llama.cpp's server takes a schema here */
+        return constrain_schema(gs_given(v, "schema"), p, e);
     return constrain(p, GS_CONSTRAINT_JSON_OBJECT, NULL, field, e);
 }
 
 static int read_text(const json_t *root, const char *field, gs_constraint_kind kind,
                      gs_gen_params *p, gs_api_error *e) {
-    const json_t *v = given(root, field);
-    if (!v || (json_is_string(v) && json_string_length(v) == 0))
-        return 0;
-    if (!json_is_string(v))
+    const json_t *v = gs_given(root, field);
+    if (v && json_typeof(v) != JSON_STRING)
         return gs_api_fail(e, GS_ERR_INVALID, field, "'%s' must be a string.", field);
+    if (json_string_length(v) == 0)
+        return 0;
     return constrain(p, kind, gs_strdup(json_string_value(v)), field, e);
 }
 
@@ -206,12 +203,12 @@ static int set_var(gs_gen_params *p, const char *name, json_t *value) {
 }
 
 static int read_template_vars(const json_t *root, gs_gen_params *p, gs_api_error *e) {
-    const json_t *vars = given(root, "chat_template_kwargs");
-    const json_t *effort = given(root, "reasoning_effort");
-    if (vars && !json_is_object(vars))
+    const json_t *vars = gs_given(root, "chat_template_kwargs");
+    const json_t *effort = gs_given(root, "reasoning_effort");
+    if (vars && json_typeof(vars) != JSON_OBJECT)
         return gs_api_fail(e, GS_ERR_INVALID, "chat_template_kwargs",
                            "'chat_template_kwargs' must be an object.");
-    if (effort && !json_is_string(effort))
+    if (effort && json_typeof(effort) != JSON_STRING)
         return gs_api_fail(e, GS_ERR_INVALID, "reasoning_effort",
                            "'reasoning_effort' must be a string.");
     int rc = 0;
@@ -228,7 +225,7 @@ static int read_template_vars(const json_t *root, gs_gen_params *p, gs_api_error
 }
 
 int gs_params_read_output(const json_t *root, gs_gen_params *p, gs_api_error *e) {
-    const json_t *format = given(root, "response_format");
+    const json_t *format = gs_given(root, "response_format");
     if (p->chat && (read_tools(root, p, e) != 0 || read_tool_choice(root, p, e) != 0 ||
                     read_template_vars(root, p, e) != 0))
         return e->code;

@@ -16,21 +16,20 @@
 
 /* Content as a string, or as an array of parts of which text is taken. */
 static int flatten_content(json_t *msg, size_t at, const char *model, gs_api_error *e) {
-    json_t *content = json_object_get(msg, "content");
+    const json_t *content = gs_given(msg, "content");
     char param[64];
     snprintf(param, sizeof(param), "messages[%zu].content", at);
-    if (!content || json_is_null(content) || json_is_string(content))
+    if (!content || json_typeof(content) == JSON_STRING)
         return 0;
-    if (!json_is_array(content))
+    if (json_typeof(content) != JSON_ARRAY)
         return gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be a string or an array of parts.",
                            param);
     gs_buf text = {0};
-    size_t i;
-    json_t *part;
-    json_array_foreach(content, i, part) {
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *part = json_array_get(content, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *t = json_object_get(part, "text");
-        if (!type || !json_is_object(part)) {
+        if (!type) {
             gs_buf_deinit(&text);
             return gs_api_fail(e, GS_ERR_INVALID, param, "A part of '%s' has no 'type'.", param);
         }
@@ -56,8 +55,7 @@ static int flatten_content(json_t *msg, size_t at, const char *model, gs_api_err
 /* Templates join content to other text, so null (an assistant that only calls
  * tools) is "". */
 static int fill_content(json_t *msg) {
-    json_t *content = json_object_get(msg, "content");
-    if (content && !json_is_null(content))
+    if (gs_given(msg, "content"))
         return 0;
     return json_object_set_new(msg, "content", json_string("")) == 0 ? 0 : GS_ERR_NOMEM;
 }
@@ -65,10 +63,9 @@ static int fill_content(json_t *msg) {
 /* OpenAI sends a call's arguments as JSON inside a string; templates walk them
  * as an object. */
 static int open_arguments(json_t *msg) {
-    size_t i;
-    json_t *call;
-    json_array_foreach(json_object_get(msg, "tool_calls"), i, call) {
-        json_t *function = json_object_get(call, "function");
+    const json_t *calls = json_object_get(msg, "tool_calls");
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        json_t *function = json_object_get(json_array_get(calls, i), "function");
         const json_t *text = json_object_get(function, "arguments");
         gs_api_error ignored;
         if (!json_is_string(text))
@@ -92,29 +89,32 @@ static bool known_role(const char *role) {
     return false;
 }
 
-static int check_messages(json_t *messages, const char *model, gs_api_error *e) {
-    if (!json_is_array(messages) || json_array_size(messages) == 0)
-        return gs_api_fail(e, GS_ERR_INVALID, "messages",
-                           "'messages' must be a non-empty array of messages.");
-    size_t i;
-    json_t *msg;
-    json_array_foreach(messages, i, msg) {
+static int some_messages(const json_t *messages, gs_api_error *e) {
+    if (json_array_size(messages) > 0)
+        return 0;
+    return gs_api_fail(e, GS_ERR_INVALID, "messages",
+                       "'messages' must be a non-empty array of messages.");
+}
+
+static int check_messages(const json_t *messages, const char *model, gs_api_error *e) {
+    if (some_messages(messages, e) != 0)
+        return e->code;
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *msg = json_array_get(messages, i);
+        const char *role = json_string_value(json_object_get(msg, "role"));
         char param[64];
         snprintf(param, sizeof(param), "messages[%zu]", i);
-        if (!json_is_object(msg))
+        if (json_typeof(msg) != JSON_OBJECT)
             return gs_api_fail(e, GS_ERR_INVALID, param, "'%s' must be an object.", param);
-        if (!known_role(json_string_value(json_object_get(msg, "role"))))
+        if (!known_role(role))
             return gs_api_fail(e, GS_ERR_INVALID, param,
                                "'%s.role' must be system, developer, user, assistant, tool or "
                                "function.",
                                param);
         if (flatten_content(msg, i, model, e) != 0 || gs_messages_check_calls(msg, i, e) != 0)
             return e->code;
-        const char *role = json_string_value(json_object_get(msg, "role"));
-        if (json_is_null(json_object_get(msg, "content")) || !json_object_get(msg, "content")) {
-            if (strcmp(role, "assistant") != 0)
-                return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.content' is missing.", param);
-        }
+        if (!gs_given(msg, "content") && strcmp(role, "assistant") != 0)
+            return gs_api_fail(e, GS_ERR_INVALID, param, "'%s.content' is missing.", param);
         if (fill_content(msg) != 0 || open_arguments(msg) != 0)
             return gs_api_fail(e, GS_ERR_NOMEM, NULL, "Out of memory.");
     }
@@ -201,11 +201,10 @@ static bool too_long(const gs_req *r) {
 
 /* The system's messages and everything from the given one on. NULL: out of
  * memory. */
-static json_t *without_oldest(json_t *messages, size_t from) {
+static json_t *without_oldest(const json_t *messages, size_t from) {
     json_t *kept = json_array();
-    size_t i;
-    json_t *msg;
-    json_array_foreach(messages, i, msg) {
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *msg = json_array_get(messages, i);
         if ((i >= from || has_role(msg, "system") || has_role(msg, "developer")) &&
             json_array_append(kept, msg) != 0) {
             json_decref(kept);
@@ -215,7 +214,7 @@ static json_t *without_oldest(json_t *messages, size_t from) {
     return kept;
 }
 
-static int render_from(gs_req *r, json_t *messages, size_t from) {
+static int render_from(gs_req *r, const json_t *messages, size_t from) {
     json_t *kept = without_oldest(messages, from);
     int rc = kept ? render(r, kept, &r->prompts[0])
                   : gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
@@ -229,14 +228,13 @@ static int render_from(gs_req *r, json_t *messages, size_t from) {
  * else with the last one. Fewer messages are fewer tokens, so it is found by
  * halving: each try renders the whole template.
  */
-static int drop_oldest(gs_req *r, json_t *messages) {
-    size_t n_turns = 0, i;
+static int drop_oldest(gs_req *r, const json_t *messages) {
+    size_t n_turns = 0;
     size_t *turns = gs_array(json_array_size(messages), sizeof(*turns));
-    const json_t *msg;
     if (!turns)
         return gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
-    json_array_foreach(messages, i, msg) {
-        if (has_role(msg, "user"))
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        if (has_role(json_array_get(messages, i), "user"))
             turns[n_turns++] = i;
     }
     size_t low = 0, high = n_turns > 0 ? n_turns - 1 : 0, rendered = SIZE_MAX;
@@ -256,7 +254,7 @@ static int drop_oldest(gs_req *r, json_t *messages) {
 }
 
 static int prepare_chat(gs_req *r) {
-    json_t *messages = json_object_get(r->body, "messages");
+    const json_t *messages = json_object_get(r->body, "messages");
     int rc = check_messages(messages, r->model, &r->error);
     if (rc == 0)
         rc = render(r, messages, &r->prompts[0]);
@@ -324,7 +322,7 @@ static int prompt_ids(gs_req *r, int32_t i, const json_t *v) {
         return gs_api_fail(&r->error, GS_ERR_NOMEM, NULL, "Out of memory.");
     for (size_t k = 0; k < n; k++) {
         const json_t *id = json_array_get(v, k);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+        if (json_typeof(id) != JSON_INTEGER || json_integer_value(id) < 0 ||
             json_integer_value(id) >= gs_tok_n_vocab(m->tokenizer))
             return gs_api_fail(&r->error, GS_ERR_INVALID, "prompt",
                                "'prompt' holds something that is no token id below %d.",
@@ -348,9 +346,9 @@ static int prepare_completion(gs_req *r) {
     for (int32_t i = 0; i < r->n_prompts; i++) {
         const json_t *item = json_array_get(v, (size_t)i);
         int rc;
-        if (json_is_string(item))
+        if (json_typeof(item) == JSON_STRING)
             rc = prompt_text(r, i, item);
-        else if (json_is_array(item))
+        else if (json_typeof(item) == JSON_ARRAY)
             rc = prompt_ids(r, i, item);
         else
             rc = gs_api_fail(&r->error, GS_ERR_INVALID, "prompt",
@@ -373,11 +371,7 @@ static int over_num_ctx(gs_req *r, int32_t i) {
 
 /* Of a model that only other machines have, these say what is wrong with the rest. */
 static int check_lent(gs_req *r) {
-    const json_t *messages = json_object_get(r->body, "messages");
-    if (r->p.chat && (!json_is_array(messages) || json_array_size(messages) == 0))
-        return gs_api_fail(&r->error, GS_ERR_INVALID, "messages",
-                           "'messages' must be a non-empty array of messages.");
-    return 0;
+    return r->p.chat ? some_messages(json_object_get(r->body, "messages"), &r->error) : 0;
 }
 
 gs_outparse_config gs_req_parser_config(const gs_req *r) {

@@ -38,14 +38,13 @@ static json_t *text_of(const taking *t, const json_t *content) {
     static const char *const types[] = {"input_text", "output_text",  "text",
                                         "refusal",    "summary_text", "reasoning_text"};
     gs_buf text = {0};
-    size_t i;
-    const json_t *part;
     if (json_is_string(content))
         return json_stringn(json_string_value(content), json_string_length(content));
     if (!json_is_array(content))
         gs_api_fail(t->e, GS_ERR_INVALID, t->param, "'%s' must hold a string or an array of parts.",
                     t->param);
-    json_array_foreach(content, i, part) {
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *part = json_array_get(content, i);
         const char *type = type_of(part);
         const json_t *v = json_object_get(part, strcmp(type, "refusal") == 0 ? type : "text");
         size_t k = 0, n = sizeof(types) / sizeof(types[0]);
@@ -133,8 +132,8 @@ static int take_result(taking *t, const json_t *item) {
 }
 
 static int take_reasoning(taking *t, const json_t *item) {
-    const json_t *content = json_object_get(item, "content");
-    if (!content || json_is_null(content))
+    const json_t *content = gs_given(item, "content");
+    if (!content)
         return 0; /* sealed or empty: nothing that a template could use */
     json_t *text = text_of(t, content);
     if (!text)
@@ -147,7 +146,7 @@ static int take_reasoning(taking *t, const json_t *item) {
 
 static int take_item(taking *t, const json_t *item) {
     const char *type = type_of(item);
-    if (!json_is_object(item))
+    if (json_typeof(item) != JSON_OBJECT)
         return gs_api_fail(t->e, GS_ERR_INVALID, t->param, "'%s' must be an object.", t->param);
     if (*type == '\0' || strcmp(type, "message") == 0)
         return take_message(t, item);
@@ -163,24 +162,22 @@ static int take_item(taking *t, const json_t *item) {
 
 static int put_messages(json_t *out, const json_t *body, const char *model, gs_api_error *e) {
     const json_t *input = json_object_get(body, "input");
-    const json_t *instructions = json_object_get(body, "instructions");
+    const json_t *instructions = gs_given(body, "instructions");
     taking t = {.messages = json_array(), .model = model, .e = e};
-    size_t i;
-    const json_t *item;
     int rc = 0;
-    if (json_is_string(instructions))
-        rc = add_message(&t, json_pack("{s:s, s:O}", "role", "system", "content", instructions));
-    else if (instructions && !json_is_null(instructions))
+    if (instructions && json_typeof(instructions) != JSON_STRING)
         rc = gs_api_fail(e, GS_ERR_INVALID, "instructions", "'instructions' must be a string.");
+    else if (instructions)
+        rc = add_message(&t, json_pack("{s:s, s:O}", "role", "system", "content", instructions));
     t.turn = NULL;
     if (rc == 0 && json_is_string(input))
         rc = add_message(&t, json_pack("{s:s, s:O}", "role", "user", "content", input));
     else if (rc == 0 && (!json_is_array(input) || json_array_size(input) == 0))
         rc = gs_api_fail(e, GS_ERR_INVALID, "input",
                          "'input' must be a string or a non-empty array of items.");
-    json_array_foreach(input, i, item) {
+    for (size_t i = 0; rc == 0 && i < json_array_size(input); i++) {
         snprintf(t.param, sizeof(t.param), "input[%zu]", i);
-        rc = rc == 0 ? take_item(&t, item) : rc;
+        rc = take_item(&t, json_array_get(input, i));
     }
     gs_buf_deinit(&t.thinking);
     if (rc == 0)
@@ -201,16 +198,14 @@ static json_t *tool_in(const json_t *tool, size_t at, gs_api_error *e) {
                     "'%s': tools of type '%.40s' can't be used here, only functions.", param, type);
         return NULL;
     }
-    const json_t *description = json_object_get(tool, "description");
-    const json_t *parameters = json_object_get(tool, "parameters");
     if (!json_is_string(json_object_get(tool, "name"))) {
         gs_api_fail(e, GS_ERR_INVALID, param, "'%s' needs a 'name'.", param);
         return NULL;
     }
-    json_t *out = json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name",
-                            json_object_get(tool, "name"), "description",
-                            json_is_null(description) ? NULL : description, "parameters",
-                            json_is_null(parameters) ? NULL : parameters);
+    json_t *out =
+        json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name",
+                  json_object_get(tool, "name"), "description", gs_given(tool, "description"),
+                  "parameters", gs_given(tool, "parameters"));
     if (!out)
         no_memory(e);
     return out;
@@ -232,12 +227,12 @@ static int put_choice(json_t *out, const json_t *body, gs_api_error *e) {
 
 /* text.format has the members of a json_schema beside its type. */
 static int put_format(json_t *out, const json_t *body, gs_api_error *e) {
-    const json_t *text = json_object_get(body, "text");
-    const json_t *format = json_object_get(text, "format");
+    const json_t *text = gs_given(body, "text");
+    const json_t *format = gs_given(text, "format");
     const char *type = type_of(format);
-    if (text && !json_is_null(text) && !json_is_object(text))
+    if (text && json_typeof(text) != JSON_OBJECT)
         return gs_api_fail(e, GS_ERR_INVALID, "text", "'text' must be an object.");
-    if (!format || json_is_null(format))
+    if (!format)
         return 0;
     if (strcmp(type, "json_schema") == 0 && json_is_object(json_object_get(format, "schema")))
         return gs_convert_set(out, "response_format",
@@ -255,8 +250,7 @@ static int put_format(json_t *out, const json_t *body, gs_api_error *e) {
 static int refuse_memory(const json_t *body, gs_api_error *e) {
     static const char *const fields[] = {"previous_response_id", "conversation"};
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        const json_t *v = json_object_get(body, fields[i]);
-        if (v && !json_is_null(v))
+        if (gs_given(body, fields[i]))
             return gs_api_fail(e, GS_ERR_UNSUPPORTED, fields[i],
                                "'%s': this server keeps no responses; send the whole conversation "
                                "as 'input'.",
@@ -287,7 +281,7 @@ json_t *gs_responses_in(const json_t *body, const char *model, gs_api_error *e) 
     if (rc == 0)
         rc = put_messages(out, body, model, e);
     if (rc == 0)
-        rc = gs_convert_tools(out, json_object_get(body, "tools"), tool_in, e);
+        rc = gs_convert_tools(out, body, tool_in, e);
     if (rc == 0)
         rc = put_choice(out, body, e);
     if (rc == 0)
