@@ -17,8 +17,10 @@
 #define MAX_FORCED_CALLS 8
 
 /* As the JSON grammars themselves have it (rust/src/constrain.rs). */
-static const char guidance[] =
-    "{\"whitespace_flexible\":true,\"whitespace_pattern\":\"[ \\\\n\\\\r\\\\t]{0,24}\"}";
+static json_t *guidance(void) {
+    return json_pack("{s:b, s:s}", "whitespace_flexible", 1, "whitespace_pattern",
+                     "[ \\n\\r\\t]{0,24}");
+}
 
 static bool forced(const gs_req *r) {
     return r->p.tool_choice >= GS_TOOLS_REQUIRED;
@@ -31,31 +33,23 @@ bool gs_req_is_constrained(const gs_req *r) {
 /* ---- Lark --------------------------------------------------------------------------------- */
 
 static void add_string(gs_buf *out, const char *s) {
-    json_t *v = json_string(s);
-    char *text = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
-    if (text)
-        gs_buf_str(out, text);
-    else
-        out->failed = true;
-    free(text);
-    json_decref(v);
+    gs_jsonw w;
+    gs_jsonw_init(&w, out);
+    gs_jsonw_str(&w, s);
 }
 
 /* name: %json {schema} */
 static void add_schema(gs_buf *out, const json_t *schema, bool object) {
     json_t *copy = json_is_object(schema) ? json_deep_copy(schema) : json_object();
-    json_t *spaces = json_loads(guidance, 0, NULL);
-    char *text = NULL;
-    if (copy && spaces && json_object_set(copy, "x-guidance", spaces) == 0 &&
-        (!object || json_object_get(copy, "type") ||
-         json_object_set_new(copy, "type", json_string("object")) == 0))
-        text = json_dumps(copy, JSON_COMPACT);
+    bool whole = json_object_set_new(copy, "x-guidance", guidance()) == 0;
+    if (whole && object && !json_object_get(copy, "type"))
+        whole = json_object_set_new(copy, "type", json_string("object")) == 0;
+    char *text = whole ? json_dumps(copy, JSON_COMPACT) : NULL;
     if (text)
         gs_buf_printf(out, "%%json %s\n", text);
     else
         out->failed = true;
     free(text);
-    json_decref(spaces);
     json_decref(copy);
 }
 
@@ -79,13 +73,11 @@ static void add_calls(gs_buf *out, const gs_req *r) {
                 between = " | ";
                 continue;
             }
-            gs_buf head = {0};
-            gs_buf_printf(&head, "{\"name\": \"%s\", \"arguments\": ", name);
-            gs_buf_printf(out, "c%zu: ", i);
-            add_string(out, gs_buf_cstr(&head) ? head.data : "");
-            out->failed |= head.failed;
-            gs_buf_deinit(&head);
-            gs_buf_printf(out, " a%zu \"}\"\na%zu: ", i, i);
+            /* Names have no character that a string would have to escape (params_output.c). */
+            gs_buf_printf(
+                out,
+                "c%zu: \"{\\\"name\\\": \\\"%s\\\", \\\"arguments\\\": \" a%zu \"}\"\na%zu: ", i,
+                name, i, i);
             add_schema(out, json_object_get(f, "parameters"), true);
         }
         gs_buf_char(out, '\n');

@@ -19,6 +19,7 @@
 
 #include "api/outparse_impl.h"
 #include "base/err.h"
+#include "base/jsonw.h"
 
 #define MAX_NAME 64
 
@@ -85,11 +86,12 @@ bool gs_out_good_name(const char *s, size_t n) {
     return true;
 }
 
+/* n > 0. */
 static const json_t *find_tool(const gs_outparse *p, const char *name, size_t n) {
     for (size_t i = 0; i < json_array_size(p->cfg.tools); i++) {
         const json_t *f = json_object_get(json_array_get(p->cfg.tools, i), "function");
         const json_t *have = json_object_get(f, "name");
-        if (json_string_length(have) == n && n > 0 && memcmp(json_string_value(have), name, n) == 0)
+        if (json_string_length(have) == n && memcmp(json_string_value(have), name, n) == 0)
             return f;
     }
     return NULL;
@@ -114,10 +116,10 @@ int gs_out_begin_call(gs_outparse *p, const char *name, size_t n) {
     return gs_out_emit(p, GS_PART_CALL_BEGIN, name, n);
 }
 
-/* The call is over; whole: with arguments that are JSON. */
+/* The call that was told is over; whole: with arguments that are JSON. */
 int gs_out_end_call(gs_outparse *p, bool whole) {
-    int rc = p->begun && whole ? gs_out_emit(p, GS_PART_CALL_END, "", 0) : 0;
-    p->n_calls += p->begun;
+    int rc = whole ? gs_out_emit(p, GS_PART_CALL_END, "", 0) : 0;
+    p->n_calls++;
     p->begun = false;
     /* What follows half a call is not looked at for more of them without a mark. */
     p->after_call = p->trim = whole;
@@ -157,7 +159,7 @@ static void look_for(const char *s, size_t n, const char *mark, int what, mark_h
     if (!mark)
         return;
     size_t at = gs_out_find(s, n, mark), hold = gs_out_tail(s, n, mark);
-    if (at < best->at || (at == best->at && at < n && strlen(mark) > best->len))
+    if (at < best->at)
         *best = (mark_hit){at, strlen(mark), mark, what};
     if (hold > *tail)
         *tail = hold;
@@ -337,7 +339,8 @@ static int field_of(const gs_outparse *p) {
     return key_is(p, "function") ? FIELD_FUNCTION : FIELD_OTHER;
 }
 
-/* Arguments that came as a string with JSON in it, or as null. Other values are none. */
+/* Arguments that came as a string: with an object in it, they are that (STEP_AGAIN); else this is
+ * no call (STEP_WAIT). */
 static int open_string_args(gs_outparse *p) {
     json_t *v = json_loadb(p->args.data, p->args.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     gs_jsonscan scan = {0};
@@ -362,22 +365,28 @@ static int open_string_args(gs_outparse *p) {
     return rc != 0 ? rc : good ? STEP_AGAIN : STEP_WAIT;
 }
 
-/* Tells what is known of the call: its name, and what there is of its arguments. */
+/* Tells what is known of a call with a name: that, and what there is of its arguments. */
 static int tell_call(gs_outparse *p) {
     int rc = p->args.failed ? GS_ERR_NOMEM : 0;
-    if (rc == 0 && !p->begun && p->name.len > 0)
+    if (rc == 0 && !p->begun)
         rc = gs_out_begin_call(p, p->name.data, p->name.len);
-    if (rc == 0 && p->begun)
+    if (rc == 0)
         rc = gs_out_emit(p, GS_PART_CALL_ARGS, p->args.data, p->args.len);
-    if (p->begun)
-        gs_buf_clear(&p->args);
+    gs_buf_clear(&p->args);
     return rc;
 }
 
 /* The name is known and the arguments are an object. */
 static bool is_certain(const gs_outparse *p) {
-    return p->begun || (p->name.len > 0 && p->has_args && p->args.len > 0 &&
-                        p->args.data[0] == '{' && !(p->field == FIELD_ARGS && p->is_string));
+    return p->begun ||
+           (p->name.len > 0 && p->has_args && p->args.len > 0 && p->args.data[0] == '{');
+}
+
+/* No call, or no more of it. What is certain of it is told first, as it would have been had it come
+ * in smaller pieces. */
+static int break_call(gs_outparse *p) {
+    int rc = is_certain(p) ? tell_call(p) : 0;
+    return rc != 0 ? rc : no_call(p);
 }
 
 /* A member's value begins with c. False: this is no call. */
@@ -392,7 +401,8 @@ static bool value_begins(gs_outparse *p, char c) {
     if (p->field == FIELD_FUNCTION)
         p->field = FIELD_NAME;
     /* An answer in JSON is no call; it need not be held back to its end to see that. */
-    if (p->bare && p->field == FIELD_OTHER && !key_is(p, "type") && !key_is(p, "id"))
+    if (p->bare && !is_certain(p) && p->field == FIELD_OTHER && !key_is(p, "type") &&
+        !key_is(p, "id"))
         return false;
     if (p->field == FIELD_NAME && c != '"')
         return false;
@@ -405,6 +415,7 @@ static bool value_begins(gs_outparse *p, char c) {
     return true;
 }
 
+/* STEP_AGAIN: it is the name of a function, or may be; STEP_WAIT: this is no call. */
 static int name_ended(gs_outparse *p, size_t from, size_t to) {
     const char *s = p->held.data + from;
     if (!gs_out_good_name(s, to - from) || (p->bare && !find_tool(p, s, to - from)))
@@ -432,18 +443,19 @@ static int call_ended(gs_outparse *p) {
     return rc != 0 ? rc : STEP_AGAIN;
 }
 
+/* STEP_WAIT: go on with the next byte. */
 static int value_ended(gs_outparse *p) {
     int field = p->field, rc = STEP_AGAIN;
     if (p->scan.depth != p->level)
-        return rc;
+        return STEP_WAIT;
     p->field = FIELD_NONE;
     if (field == FIELD_NAME)
         rc = name_ended(p, p->key_from + 1, p->pos - 1);
     else if (field == FIELD_ARGS && p->is_string)
         rc = open_string_args(p);
-    if (rc <= 0)
-        return rc == STEP_WAIT ? no_call(p) : rc;
-    return STEP_AGAIN;
+    if (rc < 0)
+        return rc;
+    return rc == STEP_WAIT ? break_call(p) : STEP_WAIT;
 }
 
 static void null_args(gs_outparse *p) {
@@ -458,12 +470,11 @@ static int json_byte(gs_outparse *p, char c) {
     size_t at = p->pos++;
     if (ev == GS_JSON_BAD) {
         p->pos = at;
-        int rc = is_certain(p) ? tell_call(p) : 0;
-        return rc != 0 ? rc : no_call(p);
+        return break_call(p);
     }
     if (ev == GS_JSON_KEY_BEGIN && p->scan.depth == p->level) {
         /* null, true and numbers end without an event. */
-        if (p->field == FIELD_ARGS && p->args.len > 0 && p->args.data[0] == 'n')
+        if (p->field == FIELD_ARGS)
             null_args(p);
         p->field = FIELD_NONE;
         p->key_from = at + 1;
@@ -473,8 +484,10 @@ static int json_byte(gs_outparse *p, char c) {
             return GS_ERR_NOMEM;
         return STEP_WAIT;
     } else if (ev == GS_JSON_BEGIN && depth == p->level) {
-        if (!value_begins(p, c))
-            return no_call(p);
+        if (!value_begins(p, c)) {
+            p->pos = at;
+            return break_call(p);
+        }
         p->key_from = at;
     }
     bool args = p->field == FIELD_ARGS;
@@ -489,11 +502,7 @@ static int json_byte(gs_outparse *p, char c) {
             null_args(p);
         return call_ended(p);
     }
-    if (ev == GS_JSON_END) {
-        int rc = value_ended(p);
-        return rc == STEP_AGAIN ? STEP_WAIT : rc;
-    }
-    return STEP_WAIT;
+    return ev == GS_JSON_END ? value_ended(p) : STEP_WAIT;
 }
 
 /* Between the objects of a list, or before the first one. */
@@ -525,13 +534,11 @@ static int between_byte(gs_outparse *p, char c) {
 }
 
 static int step_json(gs_outparse *p, bool final) {
-    int state = p->state;
-    int32_t calls = p->n_calls;
     while (p->pos < p->held.len) {
         char c = p->held.data[p->pos];
         int rc = p->scan.depth == 0 ? between_byte(p, c) : json_byte(p, c);
-        if (rc != STEP_WAIT || p->state != state || p->n_calls != calls)
-            return rc < 0 ? rc : STEP_AGAIN;
+        if (rc != STEP_WAIT)
+            return rc;
     }
     /* Arguments are told as they come, once it is certain that they are an object. */
     if (is_certain(p)) {
@@ -543,7 +550,7 @@ static int step_json(gs_outparse *p, bool final) {
         return gs_out_end_call(p, false);
     if (p->list_calls && p->scan.depth == 0)
         return STEP_WAIT;
-    return final && p->held.len > 0 ? no_call(p) : STEP_WAIT;
+    return final ? no_call(p) : STEP_WAIT;
 }
 
 /* ---- Name, then arguments ----------------------------------------------------------------- */
@@ -607,7 +614,7 @@ static int step_args(gs_outparse *p, bool final) {
                 continue;
             }
             size_t most = n < sizeof(fence) - 1 ? n : sizeof(fence) - 1;
-            if (memcmp(s, fence, most) == 0 && !p->begun) {
+            if (memcmp(s, fence, most) == 0) {
                 if (most < sizeof(fence) - 1)
                     break;
                 p->pos += most;
@@ -650,6 +657,12 @@ static bool is_text_parameter(const gs_outparse *p, const char *key) {
     return type && strcmp(type, "string") == 0;
 }
 
+static void add_string(gs_buf *out, const char *s, size_t n) {
+    gs_jsonw w;
+    gs_jsonw_init(&w, out);
+    gs_jsonw_strn(&w, s, n);
+}
+
 /* A value as JSON: what reads as JSON is taken as it is, unless a string is wanted. */
 static int add_value(gs_outparse *p, const char *s, size_t n) {
     if (n > 0 && s[0] == '\n')
@@ -660,19 +673,19 @@ static int add_value(gs_outparse *p, const char *s, size_t n) {
     if (!key)
         return GS_ERR_NOMEM;
     json_t *v = is_text_parameter(p, key) ? NULL : json_loadb(s, n, JSON_DECODE_ANY, NULL);
-    if (!v)
-        v = json_stringn(s, n); /* NULL when it is no UTF-8 */
     char *text = v ? json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    json_t *k = json_stringn(key, p->key.len);
-    char *name = k ? json_dumps(k, JSON_ENCODE_ANY) : NULL;
-    gs_buf_printf(&p->args, "%s%s:%s", p->has_args ? "," : "", name ? name : "\"\"",
-                  text ? text : "null");
+    const bool lost = v && !text;
+    gs_buf_str(&p->args, p->has_args ? "," : "");
+    add_string(&p->args, key, p->key.len);
+    gs_buf_char(&p->args, ':');
+    if (text)
+        gs_buf_str(&p->args, text);
+    else
+        add_string(&p->args, s, n);
     p->has_args = true;
     free(text);
-    free(name);
-    json_decref(k);
     json_decref(v);
-    return p->args.failed ? GS_ERR_NOMEM : 0;
+    return lost || p->args.failed ? GS_ERR_NOMEM : 0;
 }
 
 /* One argument, from its opening tag on. */
@@ -718,8 +731,8 @@ static int step_tags(gs_outparse *p, bool final) {
         return rc != 0 ? rc : STEP_AGAIN;
     }
     if (n > 0 && begins(s, n, t->key_open)) {
-        if (!p->begun && !p->has_args && p->args.len == 0)
-            gs_buf_char(&p->args, '{');
+        if (!p->begun && p->args.len == 0 && gs_buf_char(&p->args, '{') != 0)
+            return GS_ERR_NOMEM;
         rc = take_argument(p, s, n, lead);
     } else if (n > 0 && !may_begin(s, n, t->close) && !may_begin(s, n, t->key_open)) {
         return no_call(p);

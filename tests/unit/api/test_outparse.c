@@ -14,8 +14,7 @@
 
 #include "api/outparse.h"
 #include "base/buf.h"
-#include "base/err.h"
-#include "faults/fault.h"
+#include "oom.h"
 
 static const char tools_text[] =
     "[{\"function\":{\"name\":\"get\",\"parameters\":{\"properties\":{\"city\":{\"type\":"
@@ -135,6 +134,16 @@ static int parse_until(const parse_case *c, size_t size, int part) {
     return rc == 0 && part > 0 ? GS_ERR_NOT_FOUND : rc;
 }
 
+typedef struct piecewise {
+    const parse_case *c;
+    size_t size;
+} piecewise;
+
+static int parse_again(void *arg) {
+    const piecewise *p = arg;
+    return parse_until(p->c, p->size, 0);
+}
+
 /* Nothing is lost without a word: a reader that gives up, and each allocation that fails. */
 static void check_failures(const parse_case *c) {
     static const size_t sizes[] = {1, 7, 100000};
@@ -145,18 +154,8 @@ static void check_failures(const parse_case *c) {
                 fail_msg("%s: %s: part %d is refused: %d", c->format, c->text, part, rc);
             part++;
         }
-        gs_fault_set(GS_FAULT_ALLOC, UINT64_MAX, 0);
-        parse_until(c, sizes[k], 0);
-        const uint64_t n = gs_fault_calls(GS_FAULT_ALLOC);
-        for (uint64_t i = 1; i <= n; i++) {
-            gs_fault_set(GS_FAULT_ALLOC, i, 0);
-            rc = parse_until(c, sizes[k], 0);
-            gs_fault_clear();
-            if (rc != GS_ERR_NOMEM)
-                fail_msg("%s: %s: allocation %d fails: %d", c->format, c->text, (int)i, rc);
-        }
+        each_allocation_fails(c->text, parse_again, &(piecewise){c, sizes[k]}, OOM_OWN);
     }
-    gs_fault_clear();
 }
 
 static void check(const parse_case *cases, size_t n) {
@@ -317,10 +316,235 @@ static void reasoning_is_split_off(void **state) {
         {"hermes", "\n<think>a</think><tool_call>" CALL, "R<a>" GET, 0},
         {"hermes", "Say <think> now", "T<Say <think> now>", 0},
         {"hermes", "<thin", "T<<thin>", 0},
+        {"hermes", "Hm.</thi", "R<Hm.</thi>", REASONS},
+        {"hermes", "", "", REASONS},
         {"mistral-args", "[THINK]a[/THINK]b", "R<a>T<b>", 0},
         {"generic", "<think>a", "R<a>", 0},
     };
     check(cases, N(cases));
+}
+
+#define LONG_NAME "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" /* 65 */
+#define PUT       "{\"name\": \"put\", \"arguments\": "
+#define BEGIN     "<｜tool▁call▁begin｜>"
+
+/* A call in JSON: members in another order, twice, of other types, and where it breaks off. */
+static void calls_in_odd_json(void **state) {
+    (void)state;
+    static const parse_case cases[] = {
+        {"hermes", "<tool_call>{\"function\": \"put\", \"arguments\": {}}", "C<put|{}>", 0},
+        {"hermes", "<tool_call>{\"name\": \"put\", \"function\": \"get\", \"arguments\": {}}",
+         "C<put|{}>", 0},
+        {"hermes", "<tool_call>" PUT "{}, \"parameters\": {\"a\": 1}}", "C<put|{}!>T<{\"a\": 1}}>",
+         0},
+        {"hermes", "<tool_call>" PUT "{}, \"name\": \"a b\", \"c\": 1}", "C<put|{}!>T<, \"c\": 1}>",
+         0},
+        {"hermes", "<tool_call>" PUT "{}, \"function\": 7}", "C<put|{}!>T<7}>", 0},
+        {"hermes", "<tool_call>{\"name\": 7}", "T<<tool_call>{\"name\": 7}>", 0},
+        {"hermes", "<tool_call>" PUT "7}", "T<<tool_call>" PUT "7}>", 0},
+        {"hermes", "<tool_call>{\"arguments\": {}}", "T<<tool_call>{\"arguments\": {}}>", 0},
+        {"hermes", "<tool_call>{\"name\": \"get\" x", "T<<tool_call>{\"name\": \"get\" x>", 0},
+        {"hermes", "<tool_call>{\"name\": \"" LONG_NAME "\"}",
+         "T<<tool_call>{\"name\": \"" LONG_NAME "\"}>", 0},
+        {"hermes", "<tool_call>{\"name\": \"\"}", "T<<tool_call>{\"name\": \"\"}>", 0},
+        {"hermes", "<tool_call>[[" CALL "]]", "T<<tool_call>[[" CALL "]]>", 0},
+        {"hermes", "<tool_call>" CALL "\n<tool_call>no", GET "T<<tool_call>no>", 0},
+        {"hermes", "<think>a</think>\n<tool_call>no", "R<a>T<<tool_call>no>", 0},
+        {"mistral", "[TOOL_CALLS][" CALL ", x", GET "T<x>", 0},
+        {"mistral", "[TOOL_CALLS][" CALL ", ", GET, 0},
+        {"llama3", "{\"name\": \"put\", \"parameters\": {}, \"why\": 1}", "C<put|{}>", 0},
+        {"llama3", "{\"name\": \"put\", \"why\": 1, \"parameters\": {}}",
+         "T<{\"name\": \"put\", \"why\": 1, \"parameters\": {}}>", 0},
+        {"llama3", "{\"id\": \"1\", \"name\": \"get\", \"parameters\": " ARGS "}", GET, 0},
+        {"generic", CALL "\n\nSo ``` it is", GET "T<So ``` it is>", 0},
+    };
+    check(cases, N(cases));
+}
+
+/* Arguments as a string that holds an object, or that does not. */
+static void arguments_in_strings(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "\"x\"",       "\"{\\\"a\\\": 1} x\"", "\"{\\\"a\\\": x}\"", "\"{\"",
+        "\"\\ud800\"", "\"{\\u0000}\"",        "\"[1, 2]\"",         "\"\""};
+    static const parse_case cases[] = {
+        {"hermes", "<tool_call>" PUT "\" {\\\"a\\\": [1]} \"}", "C<put| {\"a\": [1]} >", 0},
+    };
+    check(cases, N(cases));
+    for (size_t i = 0; i < N(bad); i++) {
+        char text[200], want[210];
+        snprintf(text, sizeof(text), "<tool_call>" PUT "%s}", bad[i]);
+        snprintf(want, sizeof(want), "T<%s>", text);
+        check(&(parse_case){"hermes", text, want, 0}, 1);
+    }
+}
+
+/* A name and then the arguments. */
+static void odd_names(void **state) {
+    (void)state;
+    static const parse_case cases[] = {
+        {"mistral-args", "[TOOL_CALLS]", "T<[TOOL_CALLS]>", 0},
+        {"mistral-args", "[TOOL_CALLS][ARGS]{}", "T<[TOOL_CALLS][ARGS]{}>", 0},
+        {"mistral-args", "[TOOL_CALLS]" LONG_NAME "[ARGS]{}",
+         "T<[TOOL_CALLS]" LONG_NAME "[ARGS]{}>", 0},
+        {"mistral-args", "[TOOL_CALLS]" LONG_NAME LONG_NAME "[ARGS]{}",
+         "T<[TOOL_CALLS]" LONG_NAME LONG_NAME "[ARGS]{}>", 0},
+        {"mistral-args", "[TOOL_CALLS]get[ARGS]x", "T<[TOOL_CALLS]get[ARGS]x>", 0},
+        {"mistral-args", "[TOOL_CALLS]get[ARGS] ", "T<[TOOL_CALLS]get[ARGS] >", 0},
+        {"mistral-args", "[TOOL_CALLS]get[ARGS]```js", "T<[TOOL_CALLS]get[ARGS]```js>", 0},
+        {"mistral-args", "[TOOL_CALLS]get[ARGS]{x", "C<get|{!>T<x>", 0},
+        {"mistral-args", "[TOOL_CALLS]get[ARGS]{\"a\": ", "C<get|{\"a\": !>", 0},
+        {"mistral-args", "[TOOL_CALLS]get [ARGS]{}", "C<get|{}>", 0},
+        {"deepseek", BEGIN "function", "T<" BEGIN "function>", 0},
+        {"deepseek", BEGIN "get\n```json\n{}\n```", "C<get|{}>", 0},
+        {"deepseek", BEGIN "a tool of another kind\n{}", "T<" BEGIN "a tool of another kind\n{}>",
+         0},
+        {"kimi", "<|tool_call_begin|>get:0<|tool_call_argument_begin|>{}", "C<get:0|{}>", 0},
+        {"kimi", "<|tool_call_begin|>functions.get<|tool_call_argument_begin|>{}", "C<get|{}>", 0},
+        {"functionary", "", "", 0},
+        {"functionary", "puts\n{}", "T<puts\n{}>", 0},
+        {"functionary", "any\n{}", "T<any\n{}>", 0},
+    };
+    check(cases, N(cases));
+}
+
+/* Arguments between tags: what their values may be, and where they end early. */
+static void odd_tags(void **state) {
+    (void)state;
+    static const parse_case cases[] = {
+        {"qwen-tags", "<function=get><parameter=city></parameter></function>",
+         "C<get|{\"city\":\"\"}>", 0},
+        {"qwen-tags", "<function=get><parameter=other>12</parameter><parameter=a\"b>ü</parameter>",
+         "C<get|{\"other\":12,\"a\\\"b\":\"ü\"!>", 0},
+        {"qwen-tags", "<function=unknown><parameter=city>12</parameter></function>",
+         "C<unknown|{\"city\":12}>", 0},
+        {"qwen-tags", "<function=get>", "T<<function=get>>", 0},
+        {"qwen-tags", "<function=get> </fun", "T<<function=get> </fun>", 0},
+        {"qwen-tags", "<function=get><parameter=city>Bern", "T<<function=get><parameter=city>Bern>",
+         0},
+        {"qwen-tags", "<function=get><parameter=city>Bern</parameter> so",
+         "C<get|{\"city\":\"Bern\"!>T< so>", 0},
+        {"dsml", "<｜DSML｜invoke name=\"get\"><｜DSML｜parameter name=\"days\"",
+         "T<<｜DSML｜invoke name=\"get\"><｜DSML｜parameter name=\"days\">", 0},
+    };
+    check(cases, N(cases));
+}
+
+/* A tag that is opened and then goes on and on is text long before what is held is full. */
+static void endless_tags(void **state) {
+    (void)state;
+    static const struct {
+        const char *format, *begins;
+    } cases[] = {
+        {"qwen-tags", "<function=get><parameter="},
+        {"dsml", "<｜DSML｜invoke name=\"get\"><｜DSML｜parameter name=\"days\""},
+    };
+    for (size_t i = 0; i < N(cases); i++) {
+        gs_outparse p;
+        log l = {.last = -1};
+        char more[5000];
+        memset(more, 'x', sizeof(more));
+        gs_outparse_config cfg = {.format = gs_out_format_find(cases[i].format), .tools = tools};
+        gs_outparse_init(&p, &cfg, note, &l);
+        assert_int_equal(gs_outparse_feed(&p, cases[i].begins, strlen(cases[i].begins)), 0);
+        assert_int_equal(l.out.len, 0);
+        assert_int_equal(gs_outparse_feed(&p, more, sizeof(more)), 0);
+        assert_int_equal(l.out.len, 2 + strlen(cases[i].begins) + sizeof(more));
+        gs_outparse_deinit(&p);
+        gs_buf_deinit(&l.out);
+    }
+}
+
+/* gpt-oss: headers that are none, and messages to functions. */
+static void odd_channels(void **state) {
+    (void)state;
+    static const parse_case cases[] = {
+        {"gpt-oss", "", "", 0},
+        {"gpt-oss", "assist", "", 0},
+        {"gpt-oss", "assistance", "T<assistance>", 0},
+        {"gpt-oss", "<|channel|>final", "", 0},
+        {"gpt-oss", "<|channel|>final<|message|>a<|en", "T<a<|en>", 0},
+        {"gpt-oss", "<|channel|>final<|message|><|end|>", "", 0},
+        {"gpt-oss", " to=functions.get<|message|>" ARGS "<|call|>", "T<" ARGS ">", NO_TOOLS},
+        {"gpt-oss", " to=functions.get<|message|>" ARGS, GET, 0},
+        {"gpt-oss", " to=functions.get<|message|> \n" ARGS " \n<|call|>", GET, 0},
+        {"gpt-oss", " to=functions.get<|message|>x<|call|>", "C<get|!>", 0},
+        {"gpt-oss", " to=functions.g\"t<|message|>{}", "T<{}>", 0},
+        {"gpt-oss", " to=functions.<|message|>{}", "T<{}>", 0},
+        {"gpt-oss", " to=functions.get<|message|>{\"a\": [", "C<get|{\"a\": [!>", 0},
+    };
+    check(cases, N(cases));
+    /* A mark that opens a header which goes on for ever is an answer. */
+    char text[600], want[610];
+    memset(text, '<', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    snprintf(want, sizeof(want), "T<%s>", text);
+    check(&(parse_case){"gpt-oss", text, want, 0}, 1);
+    memcpy(text + 400, "<|message|>", 11);
+    snprintf(want, sizeof(want), "T<%s>", text);
+    check(&(parse_case){"gpt-oss", text, want, 0}, 1);
+}
+
+/* Names are C's strings further on. */
+static void zero_bytes(void **state) {
+    (void)state;
+    static const char text[] = "[TOOL_CALLS]g\0t[ARGS]{}";
+    gs_outparse p;
+    log l = {.last = -1};
+    gs_outparse_config cfg = {.format = gs_out_format_find("mistral-args"), .tools = tools};
+    gs_outparse_init(&p, &cfg, note, &l);
+    assert_int_equal(gs_outparse_feed(&p, text, 0), 0);
+    assert_int_equal(gs_outparse_feed(&p, text, sizeof(text) - 1), 0);
+    assert_int_equal(gs_outparse_finish(&p), 0);
+    assert_int_equal(l.out.len, 2 + sizeof(text) - 1);
+    assert_memory_equal(l.out.data, "T<", 2);
+    assert_memory_equal(l.out.data + 2, text, sizeof(text) - 1);
+    gs_outparse_deinit(&p);
+    gs_buf_deinit(&l.out);
+}
+
+/* Which tokens of control a format has a use for. */
+static void control_tokens_of_formats(void **state) {
+    (void)state;
+    static const struct {
+        const char *format, *token;
+        bool known;
+    } cases[] = {
+        {"gpt-oss", "<|channel|>", true},
+        {"gpt-oss", "<|anything|>", true},
+        {"hermes", "<think>", true},
+        {"hermes", "</think>", true},
+        {"hermes", "</tool_call>", true},
+        {"hermes", "<|im_end|>", false},
+        {"hermes", "", false},
+        {"hermes", "<|a control token whose spelling is longer than any mark of any format|>",
+         false},
+        {"deepseek", "<｜tool▁sep｜>", true},
+        {"deepseek", "<｜tool▁calls▁begin｜>", true},
+        {"command-r", "<|START_RESPONSE|>", true},
+        {"command-r", "<|START_THINKING|>", true},
+        {NULL, "<think>", false},
+    };
+    for (size_t i = 0; i < N(cases); i++) {
+        gs_outparse p;
+        log l = {.last = -1};
+        gs_outparse_config cfg = {0};
+        cfg.format = cases[i].format ? gs_out_format_find(cases[i].format) : NULL;
+        gs_outparse_init(&p, &cfg, note, &l);
+        assert_int_equal(gs_outparse_control(&p, cases[i].token, strlen(cases[i].token)), 0);
+        if ((p.held.len + l.out.len > 0 || p.state != 0) != cases[i].known)
+            fail_msg("%s: %s", cases[i].format ? cases[i].format : "none", cases[i].token);
+        gs_outparse_deinit(&p);
+        gs_buf_deinit(&l.out);
+    }
+    log l = {.last = -1};
+    gs_outparse p;
+    gs_outparse_init(&p, &(gs_outparse_config){0}, note, &l);
+    assert_int_equal(gs_outparse_feed(&p, "<think>a", 8), 0);
+    assert_int_equal(gs_outparse_finish(&p), 0);
+    end_run(&l);
+    assert_string_equal(gs_buf_cstr(&l.out), "T<<think>a>"); /* without a format all is text */
+    gs_buf_deinit(&l.out);
 }
 
 static void control_tokens_are_marks_or_nothing(void **state) {
@@ -397,6 +621,14 @@ static void families_by_their_templates(void **state) {
     assert_true(gs_out_prompt_reasons(f, "x<think>\n", 9));
     assert_false(gs_out_prompt_reasons(f, "<think>x", 8));
     assert_false(gs_out_prompt_reasons(f, "", 0));
+    assert_false(gs_out_prompt_reasons(gs_out_format_find("gpt-oss"), "x<think>", 8));
+    /* Where an answer can't begin with a bare call, the generic format reads one. */
+    static const char *const bare[][2] = {
+        {"hermes", "hermes"}, {"gpt-oss", "generic"}, {"functionary", "generic"}};
+    for (size_t i = 0; i < N(bare); i++)
+        assert_string_equal(
+            gs_out_format_name(gs_out_format_with_bare(gs_out_format_find(bare[i][0]))),
+            bare[i][1]);
 }
 
 static void only_json_is_json(void **state) {
@@ -438,6 +670,14 @@ int main(void) {
         cmocka_unit_test(text_stays_text),
         cmocka_unit_test(calls_of_each_family),
         cmocka_unit_test(reasoning_is_split_off),
+        cmocka_unit_test(calls_in_odd_json),
+        cmocka_unit_test(arguments_in_strings),
+        cmocka_unit_test(odd_names),
+        cmocka_unit_test(odd_tags),
+        cmocka_unit_test(endless_tags),
+        cmocka_unit_test(odd_channels),
+        cmocka_unit_test(zero_bytes),
+        cmocka_unit_test(control_tokens_of_formats),
         cmocka_unit_test(control_tokens_are_marks_or_nothing),
         cmocka_unit_test(parts_come_early),
         cmocka_unit_test(what_never_ends_is_text),
