@@ -77,7 +77,9 @@ static void predict(const gs_place *p, int32_t i, const place_request *r, place_
     const place_worker *w = &p->workers[i];
     const int tier = place_tier(w, r->d.cls);
     const gs_worker_cost *c = &w->cost[tier];
-    const int64_t load_ns = model_at(w, r->d.model)->load_ns;
+    const gs_place_model *m = model_at(w, r->d.model);
+    GS_ASSERT(m); /* judge found it */
+    const int64_t load_ns = m->load_ns;
     const int32_t cached = load_ns > 0 ? 0 : place_n_cached(p, i, r);
     *out = (place_choice){
         .worker = i, .n_cached = cached, .known = c->n_ttft > 0, .loads = load_ns > 0};

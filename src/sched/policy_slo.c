@@ -270,10 +270,9 @@ static void weigh_need(slo_step *t, gs_sched_seq *q, class_need *d) {
 }
 
 /* The classes that want prompt tokens, most urgent first. Returns how many. */
-static int order_classes(slo_step *t, class_need out[GS_CLASS_COUNT]) {
+static int order_classes(slo_step *t, class_need need[GS_CLASS_COUNT]) {
     const gs_sched *s = t->s;
     const bool classes = slo_rule(s, GS_RULE_CLASSES);
-    class_need need[GS_CLASS_COUNT];
     for (int c = 0; c < GS_CLASS_COUNT; c++)
         need[c] = (class_need){.cls = classes ? c : -1, .slack_ns = INFINITY};
     const gs_sched_list *const lists[] = {&s->running, &s->waiting};
@@ -283,12 +282,13 @@ static int order_classes(slo_step *t, class_need out[GS_CLASS_COUNT]) {
                 weigh_need(t, q, &need[classes ? (int)q->d.cls : 0]);
     int n = 0;
     for (int c = 0; c < GS_CLASS_COUNT; c++) {
-        if (need[c].n == 0)
+        const class_need next = need[c];
+        if (next.n == 0)
             continue;
         int at = n++;
-        for (; at > 0 && out[at - 1].order_ns > need[c].order_ns; at--)
-            out[at] = out[at - 1];
-        out[at] = need[c];
+        for (; at > 0 && need[at - 1].order_ns > next.order_ns; at--)
+            need[at] = need[at - 1];
+        need[at] = next;
     }
     return n;
 }

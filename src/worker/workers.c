@@ -226,14 +226,16 @@ static void start(gs_workers *ws, gs_worker *w, gs_job *j) {
         on_end(j, &none);
 }
 
+/* Of those that the place names: one that has left is here until the place says so (forget). */
 static gs_worker *worker_at(const gs_workers *ws, int32_t index) {
     for (gs_worker *w = ws->first; w; w = w->next)
         if (w->index == index)
             return w;
-    for (gs_worker *w = ws->leaving; w; w = w->next)
-        if (w->index == index)
-            return w;
-    return NULL;
+    gs_worker *w = ws->leaving;
+    while (w && w->index != index)
+        w = w->next;
+    GS_ASSERT(w);
+    return w;
 }
 
 static void dispatch(gs_workers *ws, const gs_place_act *act) {
