@@ -103,10 +103,6 @@ void gs_http_parser_begin(gs_http_parser *p, const gs_http_limits *limits, gs_ht
     p->ll.data = p;
 }
 
-bool gs_http_parser_fresh(const gs_http_parser *p) {
-    return p->state == GS_GUARD_START && !p->skipped_line;
-}
-
 /* ---- Head --------------------------------------------------------------------------------- */
 
 /*

@@ -110,8 +110,6 @@ typedef struct gs_http_parser {
 /* limits and msg must outlive the parser's use of them. */
 void gs_http_parser_begin(gs_http_parser *p, const gs_http_limits *limits, gs_http_msg *msg);
 gs_http_parse gs_http_parser_feed(gs_http_parser *p, const char *data, size_t n, size_t *used);
-/* Nothing of a message has been seen yet. */
-bool gs_http_parser_fresh(const gs_http_parser *p);
 
 /* ---- guard.c ---- */
 /* Moves over as many bytes of the head as are fine; returns how many. state == GS_GUARD_LENGTH

@@ -222,18 +222,27 @@ static inline void harness_stop(harness *h) {
 
 /* ---- Client ------------------------------------------------------------------------------- */
 
-static inline int dial_with(harness *h, int rcvbuf) {
-    struct sockaddr_in sa = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)gs_http_port(h->server)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+static inline int new_client(void) {
     struct timeval patience = {.tv_sec = PATIENCE_S};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
-    if (rcvbuf)
-        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, sizeof rcvbuf);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    return fd;
+}
+
+static inline void connect_to(harness *h, int fd) {
+    struct sockaddr_in sa = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)gs_http_port(h->server)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (const struct sockaddr *)&sa, sizeof sa), 0);
+}
+
+static inline int dial_with(harness *h, int rcvbuf) {
+    int fd = new_client();
+    if (rcvbuf)
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, sizeof rcvbuf);
+    connect_to(h, fd);
     return fd;
 }
 

@@ -133,7 +133,10 @@ typedef enum when { NEVER, AT_HEAD, AT_BODY, AT_ONCE } when;
 
 typedef struct talk {
     gs_http_fetch *fetch;
-    when cancel;
+    when cancel, pause;
+    uv_timer_t timer; /* that ends the pause */
+    size_t n_paused;  /* bytes of the body that had come when it ended */
+    bool deaf;        /* nobody hears of it */
     int status, n_heads, n_ends, code;
     gs_buf body;
     char kind[64]; /* Content-Type of the answer */
@@ -146,8 +149,17 @@ static void on_head(void *user, int status) {
     t->status = status;
     t->n_heads++;
     snprintf(t->kind, sizeof(t->kind), "%s", kind ? kind : "none");
+    if (t->pause == AT_HEAD)
+        gs_http_fetch_pause(t->fetch, true);
     if (t->cancel == AT_HEAD)
         gs_http_fetch_cancel(t->fetch);
+}
+
+static void on_pause_end(uv_timer_t *timer) {
+    talk *t = timer->data;
+    t->n_paused = t->body.len;
+    gs_http_fetch_pause(t->fetch, false);
+    uv_close((uv_handle_t *)timer, NULL);
 }
 
 static void on_body(void *user, const char *data, size_t n) {
@@ -159,6 +171,7 @@ static void on_body(void *user, const char *data, size_t n) {
 
 static void on_end(void *user, int code) {
     talk *t = user;
+    assert_null(gs_http_fetch_header(t->fetch, "x-none"));
     t->n_ends++;
     t->code = code;
     snprintf(t->reason, sizeof(t->reason), "%s", gs_http_fetch_reason(t->fetch));
@@ -172,11 +185,18 @@ static void run_talk(talk *t, gs_http_fetch_config *cfg, const struct sockaddr_i
     cfg->method = cfg->method ? cfg->method : "GET";
     cfg->host = "here";
     cfg->path = "/x";
-    cfg->on_head = on_head;
-    cfg->on_body = on_body;
-    cfg->on_end = on_end;
+    cfg->on_head = t->deaf ? NULL : on_head;
+    cfg->on_body = t->deaf ? NULL : on_body;
+    cfg->on_end = t->deaf ? NULL : on_end;
     cfg->user = t;
     t->fetch = gs_http_fetch_start(&loop, cfg);
+    if (t->pause != NEVER) {
+        t->timer.data = t;
+        assert_int_equal(uv_timer_init(&loop, &t->timer), 0);
+        assert_int_equal(uv_timer_start(&t->timer, on_pause_end, 350, 0), 0);
+    }
+    if (t->pause == AT_ONCE)
+        gs_http_fetch_pause(t->fetch, true);
     if (t->fetch && t->cancel == AT_ONCE)
         gs_http_fetch_cancel(t->fetch);
     assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
@@ -366,17 +386,80 @@ static void more_than_its_limit(void **state) {
 /* More than a tick's worth waits, and all of it comes. */
 static void a_rate(void **state) {
     (void)state;
-    enum { N = 100000 };
+    enum { N = 250000 };
     gs_buf big = {0};
     gs_buf_printf(&big, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%0*d", N, N, 7);
     peer p;
     talk t = {0};
-    gs_http_fetch_config cfg = {.limits = {.silence_ms = 30000, .rate = 700000}};
+    gs_http_fetch_config cfg = {.limits = {.silence_ms = 30000, .rate = 1000000}};
     exchange(&t, &p, &(script){gs_buf_cstr(&big), 0, STAY, false}, NULL, &cfg);
     assert_int_equal(t.code, 0);
     assert_int_equal(t.body.len, N);
     assert_int_equal(t.body.data[N - 1], '7');
     gs_buf_deinit(&t.body);
+    gs_buf_deinit(&big);
+}
+
+/* What is not wanted yet stays with the sender, and no limit of time counts meanwhile. */
+static void a_pause(void **state) {
+    (void)state;
+    enum { N = 4000000 };
+    gs_buf big = {0};
+    gs_buf_printf(&big, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%0*d", N, N, 7);
+    static const when pauses[] = {AT_HEAD, AT_ONCE};
+    for (int i = 0; i < 2; i++) {
+        peer p;
+        talk t = {.pause = pauses[i]};
+        gs_http_fetch_config cfg = {
+            .limits = {.connect_ms = 150, .head_ms = 30000, .silence_ms = 150, .rate = 1u << 30}};
+        exchange(&t, &p, &(script){gs_buf_cstr(&big), 0, STAY, false}, NULL, &cfg);
+        assert_int_equal(t.n_ends, 1);
+        assert_int_equal(t.code, 0);
+        assert_int_equal(t.body.len, N);
+        if (t.pause == AT_HEAD)
+            assert_true(t.n_paused <= 65536); /* of the piece that the head came with */
+        gs_buf_deinit(&t.body);
+    }
+    gs_buf_deinit(&big);
+}
+
+static void nobody_hears_of_it(void **state) {
+    (void)state;
+    const script s = {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 0, STAY, false};
+    peer p;
+    talk t = {.deaf = true};
+    gs_http_fetch_config cfg = {.method = "PUT", .body = "body", .n_body = 4};
+    exchange(&t, &p, &s, NULL, &cfg);
+    assert_int_equal(p.n_heard, strlen("PUT /x HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+                                       "Content-Length: 4\r\n\r\nbody"));
+    assert_int_equal(t.body.len, 0);
+}
+
+/* Each call that needs the system fails in its turn. */
+static void each_call_fails(void **state) {
+    (void)state;
+    enum { INIT = 1, CONNECT, READ, WRITE, READ_ON, NONE, N = 250000 };
+    gs_buf big = {0};
+    gs_buf_printf(&big, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%0*d", N, N, 7);
+    static const int codes[] = {
+        [READ] = GS_ERR_UNAVAILABLE, [WRITE] = GS_ERR_IO, [READ_ON] = GS_ERR_IO, [NONE] = 0};
+    for (uint64_t call = INIT; call <= NONE; call++) {
+        peer p;
+        talk t = {0};
+        const script s = {gs_buf_cstr(&big), 0, STAY, false};
+        gs_http_fetch_config cfg = {.limits = {.rate = 1000000}};
+        start_peer(&p, &s, NULL);
+        gs_fault_set(GS_FAULT_NET, call, 0);
+        run_talk(&t, &cfg, &p.addr);
+        gs_fault_clear();
+        stop_peer(&p);
+        assert_int_equal(t.fetch != NULL, call >= READ);
+        assert_int_equal(t.n_ends, call >= READ);
+        assert_int_equal(t.code, call >= READ ? codes[call] : 0);
+        assert_int_equal(t.status, call >= READ_ON ? 200 : 0);
+        assert_int_equal(t.body.len == N, call == NONE);
+        gs_buf_deinit(&t.body);
+    }
     gs_buf_deinit(&big);
 }
 
@@ -643,6 +726,9 @@ int main(void) {
         cmocka_unit_test(nobody_there),
         cmocka_unit_test(more_than_its_limit),
         cmocka_unit_test(a_rate),
+        cmocka_unit_test(a_pause),
+        cmocka_unit_test(nobody_hears_of_it),
+        cmocka_unit_test(each_call_fails),
         cmocka_unit_test(urls),
         cmocka_unit_test(addresses),
         cmocka_unit_test_setup_teardown(over_tls, make_tls, drop_tls),

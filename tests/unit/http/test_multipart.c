@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/sys.h"
+#include "faults/fault.h"
 #include "http/multipart.h"
 
 #define TYPE "multipart/form-data; boundary=XyZ"
@@ -89,6 +90,10 @@ static void names_of_files(void **state) {
     CHECK(PART("name=f; filename=\"a/.\"", "") END, "[f||1:]");
     CHECK(PART("name=f; filename=\"a\x7f\\\\\"", "") END, "[f||1:]"); /* a folder, in the end */
     CHECK(PART("name=\"a\\\"b\"; filename*=x; named=y", "") END, "[a\\\"b||0:]");
+    CHECK(PART("attachment; name=f", "") END, "[f||0:]");
+    CHECK(PART("name=f; filename=\"\\x\"", "") END, "[f|x|1:]");
+    CHECK(PART("name=f; filename=\\", "") END, "[f||1:]");
+    CHECK(PART("name=f; filename=\"\\\\\\\"\"", "") END, "[f|\"|1:]");
 }
 
 /* A handler's failure is the form's, then and ever after. */
@@ -143,6 +148,25 @@ static void what_is_no_form(void **state) {
 static void what_is_too_much(void **state) {
     (void)state;
     gs_buf text = {0}, heard = {0};
+    for (int n = GS_MULTIPART_NAME - 2; n < GS_MULTIPART_NAME + 2;
+         n++) { /* a name that does not fit */
+        gs_buf_clear(&text);
+        gs_buf_printf(&text, PART("name=%0*d", "1") END, n, 1);
+        const char *error = parse(TYPE, text.data, text.len, 7, &heard);
+        if (n < GS_MULTIPART_NAME)
+            assert_null(error);
+        else
+            assert_string_equal(error, "a part has no name, or a very long one");
+    }
+    /* A file's is cut, between two characters. */
+    gs_buf_clear(&text);
+    gs_buf_str(&text, "--XyZ\r\nContent-Disposition: form-data; name=f; filename=x");
+    for (int i = 0; i < 400; i++)
+        gs_buf_str(&text, "\xea\xb0\x80");
+    gs_buf_str(&text, "\r\n\r\n\r\n" END);
+    assert_null(parse(TYPE, text.data, text.len, 7, &heard));
+    assert_true(heard.len % 3 == 2 && heard.len > 100 && heard.len < 400);
+    gs_buf_clear(&text);
     for (int i = 0; i < 33; i++)
         gs_buf_str(&text, PART("name=a", "1"));
     gs_buf_str(&text, END);
@@ -185,7 +209,38 @@ static void boundaries(void **state) {
     assert_null(parse("Multipart/Form-Data; charset=utf-8; Boundary=\"XyZ\"", text,
                       sizeof(text) - 1, 3, &heard));
     assert_null(parse("multipart/form-data;boundary=XyZ ; x=y", text, sizeof(text) - 1, 3, &heard));
+    assert_null(parse("multipart/form-data;boundary=XyZ\t", text, sizeof(text) - 1, 3, &heard));
+    static const char marks[] =
+        "--'()+_,-./:=?aZ09\r\nContent-Disposition: form-data; name=a\r\n\r\n"
+        "1\r\n--'()+_,-./:=?aZ09--";
+    assert_null(parse("multipart/form-data; boundary=\"'()+_,-./:=?aZ09\"", marks,
+                      sizeof(marks) - 1, 3, &heard));
+    assert_string_equal(gs_buf_cstr(&heard), "[a||0:1]");
     gs_buf_deinit(&heard);
+}
+
+/* Whatever could not be kept has failed the form. */
+static void no_memory(void **state) {
+    (void)state;
+    static const char text[] = PART("name=a", "1") END;
+    uint64_t n = 1;
+    for (uint64_t i = 0; i <= n; i++) {
+        gs_multipart m;
+        gs_buf heard = {0};
+        const gs_multipart_handler on = {on_begin, on_data, on_end, &heard};
+        gs_fault_set(GS_FAULT_ALLOC, i ? i : UINT64_MAX, 0);
+        int rc = gs_multipart_init(&m, TYPE, &on);
+        for (size_t at = 0; at < sizeof(text) - 1 && rc == 0; at += 7)
+            rc = gs_multipart_feed(&m, text + at,
+                                   sizeof(text) - 1 - at < 7 ? sizeof(text) - 1 - at : 7);
+        n = i ? n : gs_fault_calls(GS_FAULT_ALLOC);
+        gs_fault_clear();
+        assert_int_equal(rc, i ? GS_ERR_NOMEM : 0);
+        assert_int_equal(gs_multipart_finish(&m) == 0, i == 0);
+        gs_multipart_deinit(&m);
+        gs_buf_deinit(&heard);
+    }
+    assert_true(n >= 2);
 }
 
 int main(void) {
@@ -196,6 +251,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_form),
         cmocka_unit_test(what_is_too_much),
         cmocka_unit_test(boundaries),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,6 +152,7 @@ static const refused bad[] = {
     BAD(400, PUT "Transfer-Encoding\r\n : chunked\r\n\r\n0\r\n\r\n"),
     BAD(400, PUT "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n"),
     BAD(400, "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    BAD(400, PUT "Content-Length: 1000000000000000000\r\n\r\nhello"),
     BAD(413, PUT "Content-Length: 101\r\n\r\n"),
     BAD(413, PUT "Content-Length: 999999999999999999\r\n\r\n"),
     /* chunks */
@@ -280,6 +281,7 @@ static const refused bad[] = {
     BAD(400, "GET /a#b HTTP/1.1\r\n" H "\r\n"),
     BAD(400, "GET http://y/ HTTP/1.1\r\n" H "\r\n"),
     BAD(400, "GET http://x@y/ HTTP/1.1\r\n" H "\r\n"),
+    BAD(400, "GET http://x/ HTTP/1.0\r\n\r\n"),
     BAD(400, "GET http://xy/ HTTP/1.1\r\n" H "\r\n"),
     BAD(400, "GET http:///a HTTP/1.1\r\n" H "\r\n"),
     BAD(400, "GET https://x/ HTTP/1.1\r\n" H "\r\n"),
@@ -355,6 +357,7 @@ static const understood good[] = {
      "/", "", "\r\n\r\n\r\n\r\n\r\n", true},
     {PUT "Expect: 100-Continue\r\nContent-Length: 1\r\n\r\nx", "", "POST", "/", "", "x", true},
     {"GET / HTTP/1.1\r\nHost: [::1]:11434\r\n\r\n", "", "GET", "/", "", "", true},
+    {"GET / HTTP/1.1\r\nHost: Z-9.example_A~%25:80\r\n\r\n", "", "GET", "/", "", "", true},
     {"GET / HTTP/1.1\r\nHost:\r\n\r\n", "", "GET", "/", "", "", true},
 };
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "faults/fault.h"
 #include "http/sse.h"
 
 static int hear(void *arg, const char *type, const char *data, size_t n) {
@@ -40,6 +41,10 @@ static const expectation expectations[] = {
      "data: x\n\n",
      "[message|x]"},
     {"id: 3\nretry: 10\nother: y\ndata: x\n\n", "[message|x]"},
+    {"date: 1\nevens: y\n: data\ndata: x\n\n", "[message|x]"},
+    /* No type is longer than this. */
+    {"event: 0123456789012345678901234567890123456789012345678901234567890123456789\ndata: x\n\n",
+     "[01234567890123456789012345678901234567890123456|x]"},
     {"data: half", ""},
     {"data: half\n", ""},
     {"\n\n\r\n\r", ""},
@@ -115,12 +120,45 @@ static void test_refused(void **state) {
     gs_sse_deinit(&s);
 }
 
+static int count(void *arg, const char *type, const char *data, size_t n) {
+    (void)type;
+    assert_string_equal(data, "a\nb");
+    assert_int_equal(n, 3);
+    (*(int *)arg)++;
+    return 0;
+}
+
+/* An event is told whole, or the stream has failed for good. */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    static const char stream[] = "data: a\ndata: b\n\n";
+    for (size_t step = 1; step <= sizeof(stream) - 1; step++) {
+        uint64_t n = 1;
+        for (uint64_t i = 0; i <= n; i++) {
+            int rc = 0, heard = 0;
+            gs_sse s;
+            gs_sse_init(&s, 64, count, &heard);
+            gs_fault_set(GS_FAULT_ALLOC, i ? i : UINT64_MAX, 0);
+            for (size_t at = 0; at < sizeof(stream) - 1 && rc == 0; at += step) {
+                const size_t left = sizeof(stream) - 1 - at;
+                rc = gs_sse_feed(&s, stream + at, left < step ? left : step);
+            }
+            n = i ? n : gs_fault_calls(GS_FAULT_ALLOC);
+            gs_fault_clear();
+            assert_int_equal(rc, i ? GS_ERR_NOMEM : 0);
+            assert_int_equal(heard, i == 0);
+            assert_int_equal(gs_sse_feed(&s, "\n", 1), rc);
+            gs_sse_deinit(&s);
+        }
+        assert_true(n > 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_streams),       cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -162,6 +162,13 @@ static void resume(harness *h) {
     gs_http_resume_body(u->rq);
 }
 
+/* Each twice, while the request is there. */
+static void pause_and_resume(harness *h) {
+    const upload *u = (upload *)h;
+    for (int i = 0; i < 4 && u->got.len < 1000000; i++)
+        (i < 2 ? gs_http_pause_body : gs_http_resume_body)(u->rq);
+}
+
 static void test_a_pause_stops_the_client(void **state) {
     (void)state;
     upload *u = start();
@@ -174,6 +181,31 @@ static void test_a_pause_stops_the_client(void **state) {
     assert_true(atomic_load(&u->n_head) <= 65536); /* no more than was read at once */
     assert_true(recv_until(fd, buf, sizeof buf, "POST|/up||"));
     assert_int_equal(u->got.len, 1000000);
+    close(fd);
+    stop(u);
+}
+
+/* A pause at the last piece comes too late; twice is as once; nothing paused, nothing resumed. */
+static void test_a_pause_at_the_end(void **state) {
+    (void)state;
+    upload *u = start();
+    char buf[4096];
+    u->pause_at = 500;
+    int fd = dial(&u->h);
+    send_str(fd, "POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n");
+    memset(buf, 'x', 500);
+    send_all(fd, buf, 500);
+    assert_true(recv_until(fd, buf, sizeof buf, "POST|/up||"));
+    post(fd, "/other", 3); /* the connection goes on */
+    assert_true(recv_until(fd, buf, sizeof buf, "POST|/other||"));
+    close(fd);
+    u->pause_at = 501;
+    fd = dial(&u->h);
+    post(fd, "/up", 1000000);
+    assert_true(harness_wait(&u->n_data, 2));
+    harness_run(&u->h, pause_and_resume);
+    harness_run(&u->h, pause_and_resume);
+    assert_true(recv_until(fd, buf, sizeof buf, "POST|/up||"));
     close(fd);
     stop(u);
 }
@@ -275,13 +307,10 @@ static void test_no_memory_for_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_body_is_handed_on),
-        cmocka_unit_test(test_limits_of_their_own),
-        cmocka_unit_test(test_refused_at_the_head),
-        cmocka_unit_test(test_the_client_leaves),
-        cmocka_unit_test(test_the_server_closes),
-        cmocka_unit_test(test_a_pause_stops_the_client),
-        cmocka_unit_test(test_answers_without_a_socket),
+        cmocka_unit_test(test_a_body_is_handed_on), cmocka_unit_test(test_limits_of_their_own),
+        cmocka_unit_test(test_refused_at_the_head), cmocka_unit_test(test_the_client_leaves),
+        cmocka_unit_test(test_the_server_closes),   cmocka_unit_test(test_a_pause_stops_the_client),
+        cmocka_unit_test(test_a_pause_at_the_end),  cmocka_unit_test(test_answers_without_a_socket),
         cmocka_unit_test(test_no_memory_for_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
