@@ -253,8 +253,9 @@ void gs_place_set_load(gs_place *p, int32_t worker, uint32_t model, int64_t load
 void gs_place_drain(gs_place *p, int32_t worker, bool drain, int64_t now_ns);
 /* Drains it for good; an act GONE follows once nothing is left. */
 void gs_place_remove(gs_place *p, int32_t worker, int64_t now_ns);
-/* An answer to a probe, or that none came within probe_timeout_ns. Once per PROBE. */
-void gs_place_probed(gs_place *p, int32_t worker, bool ok, int64_t now_ns);
+/* An answer to a probe, or that none came within probe_timeout_ns. Once per PROBE. False: it says
+ * nothing, because the worker is gone, or has failed since the probe went out. */
+bool gs_place_probed(gs_place *p, int32_t worker, bool ok, int64_t now_ns);
 /* Any other sign of life: a connection accepted and answered, bytes. */
 void gs_place_alive(gs_place *p, int32_t worker, int64_t now_ns);
 /* The wall's clock: before anything else where there are hours, then every half minute. */

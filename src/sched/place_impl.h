@@ -86,14 +86,16 @@ typedef struct place_worker {
     gs_breaker breaker;
     bool draining, leaving;
     bool slow;
-    bool must_probe; /* nothing goes there before a probe is answered */
-    bool probing;    /* one is under way */
-    bool dead;       /* what is placed there is to be aborted */
+    bool
+        must_probe; /* nothing goes there before a probe is answered that went out since doubt_ns */
+    bool probing;   /* one is under way */
+    bool dead;      /* what is placed there is to be aborted */
     bool in_hours;
     uint32_t open_classes;
     int64_t change_ns;     /* when in_hours or open_classes change */
     int64_t edge_ns;       /* when hours open or close */
     int64_t probed_ns;     /* when the latest probe went out */
+    int64_t doubt_ns;      /* since when it must be probed */
     int64_t seen_ns;       /* sign of life */
     int64_t busy_since_ns; /* something is placed there since */
     int64_t hold_until_ns;

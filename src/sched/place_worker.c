@@ -214,6 +214,11 @@ static int64_t sooner(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+static void doubt(place_worker *w, int64_t now_ns) {
+    w->must_probe = true;
+    w->doubt_ns = now_ns;
+}
+
 void place_read_hours(gs_place *p, place_worker *w, int64_t now_ns) {
     const gs_local_fn local = p->cfg.local;
     const bool was_open = w->in_hours;
@@ -238,7 +243,7 @@ void place_read_hours(gs_place *p, place_worker *w, int64_t now_ns) {
     }
     /* It may have been off meanwhile. */
     if (w->in_hours && !was_open && w->w.kind == GS_WORKER_REMOTE)
-        w->must_probe = true;
+        doubt(w, now_ns);
 }
 
 void gs_place_set_wall(gs_place *p, int64_t wall_s, int64_t now_ns) {
@@ -265,7 +270,7 @@ void place_saw_life(place_worker *w, int64_t now_ns) {
 /* Held for dead: what is there is aborted, act by act. */
 static void hold_for_dead(gs_place *p, place_worker *w, int64_t now_ns) {
     gs_breaker_trip(&w->breaker, &p->cfg.breaker, now_ns, &p->rng);
-    w->must_probe = true;
+    doubt(w, now_ns);
     w->dead = w->n_placed > 0;
     place_forget_worker(p, (int32_t)(w - p->workers));
 }
@@ -275,23 +280,26 @@ void place_saw_fault(gs_place *p, place_worker *w, int64_t now_ns) {
     if (w->w.kind == GS_WORKER_LOCAL)
         return;
     gs_breaker_failed(&w->breaker, &p->cfg.breaker, now_ns, &p->rng);
-    w->must_probe = true;
+    doubt(w, now_ns);
 }
 
-void gs_place_probed(gs_place *p, int32_t worker, bool ok, int64_t now_ns) {
+bool gs_place_probed(gs_place *p, int32_t worker, bool ok, int64_t now_ns) {
     place_worker *w = worker_at(p, worker);
     now_ns = place_stir(p, now_ns);
     if (!w || !w->probing)
-        return;
+        return false;
     w->probing = false;
     if (ok) {
+        place_saw_life(w, now_ns);
+        if (w->must_probe && w->probed_ns < w->doubt_ns)
+            return false;
         w->must_probe = false;
         gs_breaker_answered(&w->breaker);
-        place_saw_life(w, now_ns);
     } else if (w->seen_ns <= w->probed_ns && w->breaker.state != GS_BREAKER_OPEN) {
         /* else it is busy, or known to be dead */
         hold_for_dead(p, w, now_ns);
     }
+    return true;
 }
 
 void gs_place_alive(gs_place *p, int32_t worker, int64_t now_ns) {

@@ -52,12 +52,13 @@ static void probed(gs_worker *w, const char *why) {
         gs_worker_release(w);
         return;
     }
+    const bool told = gs_place_probed(x->ws->place, w->index, !why, gs_now_ns());
     if (why && strcmp(why, w->why) != 0)
         gs_warn("worker", "worker=%s does not answer: %s", w->name, why);
-    else if (!why && w->why[0])
+    else if (!why && told && w->why[0])
         gs_info("worker", "worker=%s answers", w->name);
-    snprintf(w->why, sizeof(w->why), "%s", why ? why : "");
-    gs_place_probed(x->ws->place, w->index, !why, gs_now_ns());
+    if (why || told)
+        snprintf(w->why, sizeof(w->why), "%s", why ? why : "");
     gs_workers_pump_soon(x->ws);
 }
 

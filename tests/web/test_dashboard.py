@@ -128,7 +128,8 @@ class Machines(browser.PageTest):
         cls.pc = Remote(["<img/src=x/onerror=alert(1)>"], gap_s=0.02)
         cls.nas = Remote(["big"])
         cls.server = harness.Server(*config(section("<img>", cls.pc, probe_ms=200),
-                                            section("nas", cls.nas, timeout_ms=60000)))
+                                            section("nas", cls.nas, timeout_ms=600000,
+                                                    probe_ms=600000)))
         wait_up(cls.server, "<img>", "nas")
 
     @classmethod

@@ -168,6 +168,33 @@ static void test_probes_that_fail(void **state) {
     stop(f);
 }
 
+/* What went out before a request failed says nothing about the time after it. */
+static void test_a_probe_from_before_a_failure(void **state) {
+    (void)state;
+    fixture *f = make();
+    f->w[PC].prefers = BIT(BACKGROUND);
+    f->w[PC].probe_every_ns = 10 * S;
+    start(f, 2);
+    later(f, 10 * S);
+    assert_int_equal(submit(f, 1, GS_CLASS_BACKGROUND, 100, 20), GS_OK);
+    assert_true(next(f));
+    assert_int_equal(f->act.kind, GS_PLACE_PROBE);
+    expect_placed(f, 1, PC);
+    later(f, MS);
+    assert_true(gs_place_end(f->p, 1, 1, GS_PLACE_FAULT, f->now_ns, &f->over));
+    assert_int_equal(state_of(f, PC), GS_WORKER_PROBING);
+    later(f, MS);
+    assert_false(gs_place_probed(f->p, PC, true, f->now_ns));
+    assert_int_equal(state_of(f, PC), GS_WORKER_PROBING);
+    later(f, S);
+    assert_true(next(f));
+    while (f->act.kind != GS_PLACE_PROBE)
+        assert_true(next(f));
+    assert_true(gs_place_probed(f->p, PC, true, f->now_ns));
+    assert_int_equal(state_of(f, PC), GS_WORKER_UP);
+    stop(f);
+}
+
 /* It answers probes but not this request: an interactive one goes elsewhere when it is late. */
 static void test_a_late_attempt_goes_elsewhere(void **state) {
     (void)state;
@@ -520,6 +547,7 @@ int main(void) {
         cmocka_unit_test(test_a_request_that_is_wrong_is_not_retried),
         cmocka_unit_test(test_a_hung_worker_costs_its_time_out_once),
         cmocka_unit_test(test_probes_that_fail),
+        cmocka_unit_test(test_a_probe_from_before_a_failure),
         cmocka_unit_test(test_a_late_attempt_goes_elsewhere),
         cmocka_unit_test(test_failing_requests_open_the_breaker),
         cmocka_unit_test(test_who_can_never_be_served_is_told),
