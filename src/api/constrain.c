@@ -40,7 +40,7 @@ static void add_string(gs_buf *out, const char *s) {
 
 /* name: %json {schema} */
 static void add_schema(gs_buf *out, const json_t *schema, bool object) {
-    json_t *copy = json_is_object(schema) ? json_deep_copy(schema) : json_object();
+    json_t *copy = json_is_object(schema) ? json_deep_copy(schema) : json_object(); /* or true */
     bool whole = json_object_set_new(copy, "x-guidance", guidance()) == 0;
     if (whole && object && !json_object_get(copy, "type"))
         whole = json_object_set_new(copy, "type", json_string("object")) == 0;
@@ -73,11 +73,12 @@ static void add_calls(gs_buf *out, const gs_req *r) {
                 between = " | ";
                 continue;
             }
-            /* Names have no character that a string would have to escape (params_output.c). */
-            gs_buf_printf(
-                out,
-                "c%zu: \"{\\\"name\\\": \\\"%s\\\", \\\"arguments\\\": \" a%zu \"}\"\na%zu: ", i,
-                name, i, i);
+            /* Piece by piece, where the lexer of an answer in JSON ends them, too: it never goes
+             * back to a shorter one. Names have nothing that a string would have to escape. */
+            gs_buf_printf(out,
+                          "c%zu: \"{\" \"\\\"name\\\"\" \":\" \" \" \"\\\"%s\\\"\" \",\" \" \" "
+                          "\"\\\"arguments\\\"\" \":\" \" \" a%zu \"}\"\na%zu: ",
+                          i, name, i, i);
             add_schema(out, json_object_get(f, "parameters"), true);
         }
         gs_buf_char(out, '\n');
@@ -132,7 +133,10 @@ static void add_answer(gs_buf *out, const gs_constraint *c) {
     json_t *schema = c->kind == GS_CONSTRAINT_JSON_SCHEMA
                          ? json_loads(c->text, JSON_DECODE_ANY, NULL)
                          : json_object();
-    add_schema(out, schema, c->kind == GS_CONSTRAINT_JSON_OBJECT);
+    if (schema)
+        add_schema(out, schema, c->kind == GS_CONSTRAINT_JSON_OBJECT);
+    else
+        out->failed = true;
     json_decref(schema);
 }
 

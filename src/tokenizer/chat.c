@@ -246,6 +246,8 @@ static int read_input(const char *text, const char *what, json_type want, const 
     *out = NULL;
     json_error_t jerr;
     json_t *parsed = json_loads(text, JSON_ALLOW_NUL, &jerr);
+    if (!parsed && jerr.text[0] == '\0') /* it finds no fault with the text */
+        return gs_fail(err, errlen, GS_ERR_NOMEM, "%s: out of memory", what);
     if (!parsed)
         return gs_fail(err, errlen, GS_ERR_INVALID, "%s: not valid JSON (%s)", what, jerr.text);
     int rc = GS_OK;
