@@ -176,9 +176,9 @@ static int render(gs_req *r, const json_t *messages, gs_ids *ids) {
         other = untaught ? gs_messages_without_tools(messages, tools, false)
                          : gs_messages_string_arguments(messages);
         rc = render_as(r, other, untaught ? NULL : tools, ids);
-        if (rc != 0)
+        if (rc == GS_ERR_INVALID)
             r->error = first;
-        else
+        else if (rc == 0)
             r->error = (gs_api_error){0};
     }
     json_decref(other);
