@@ -549,6 +549,13 @@ static void test_keys_file(void **state) {
     assert_int_equal(load(&cfg, "--api-keys-file", path, NULL), GS_ERR_INVALID);
     says("keys:2: ");
     gs_config_deinit(&cfg);
+    static const char *const odd[] = {"a,b\n", "a\x7f\n", "caf\xc3\xa9\n", "a\tb\n"};
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+        write_file(path, odd[i]);
+        assert_int_equal(load(&cfg, "--api-keys-file", path, NULL), GS_ERR_INVALID);
+        says("keys:1: a key has a blank, a comma or a character beyond ASCII");
+        gs_config_deinit(&cfg);
+    }
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     assert_int_equal(fwrite("k1\nk2\0x\n", 1, 9, f), 9);

@@ -59,6 +59,21 @@ static void test_qtypes(void **state) {
     assert_int_equal(q->block_elems, 256);
     assert_int_equal(q->block_bytes, 144);
     assert_int_equal(gs_qtype_get(39)->block_bytes, 17);
+    static const struct {
+        uint32_t number;
+        gs_qtype_info info;
+    } all[] = {
+#define X(name, num, elems, bytes) {num, {#name, elems, bytes}},
+        GS_QTYPE_MAP(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        q = gs_qtype_get(all[i].number);
+        assert_non_null(q);
+        assert_string_equal(q->name, all[i].info.name);
+        assert_int_equal(q->block_elems, all[i].info.block_elems);
+        assert_int_equal(q->block_bytes, all[i].info.block_bytes);
+    }
     assert_null(gs_qtype_get(4)); /* removed from the format */
     assert_null(gs_qtype_get(16));
     assert_null(gs_qtype_get(UINT32_MAX));
