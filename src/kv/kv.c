@@ -98,7 +98,8 @@ static uint32_t take_block(gs_kv *kv) {
     if (kv->n_free > 0) {
         b = kv->free[--kv->n_free];
     } else {
-        b = kv->ops ? kv->ops->evict(kv->prefix) : GS_KV_NONE;
+        GS_ASSERT(kv->ops);
+        b = kv->ops->evict(kv->prefix);
         GS_ASSERT(b != GS_KV_NONE);
         kv->n_cached--;
         kv->stats.evictions++;

@@ -15,6 +15,7 @@
 #include <xxhash.h>
 
 #include "base/err.h"
+#include "faults/fault.h"
 #include "kv/kv.h"
 #include "kv/prefix.h"
 #include "unit/scale.h"
@@ -69,18 +70,31 @@ static void test_create_refuses(void **state) {
     const gs_kv_config good = {
         .n_blocks = 4, .block_tokens = BT, .max_seqs = 2, .max_blocks_per_seq = 4};
     gs_kv *kv = NULL;
-    gs_kv_config bad = good;
-    bad.n_blocks = 0;
-    assert_int_equal(gs_kv_create(&bad, &kv), GS_ERR_INVALID);
-    bad = good;
-    bad.block_tokens = 0;
-    assert_int_equal(gs_kv_create(&bad, &kv), GS_ERR_INVALID);
-    bad = good;
-    bad.max_seqs = 0;
-    assert_int_equal(gs_kv_create(&bad, &kv), GS_ERR_INVALID);
-    bad = good;
-    bad.max_blocks_per_seq = INT32_MAX / BT + 1;
-    assert_int_equal(gs_kv_create(&bad, &kv), GS_ERR_INVALID);
+    static const gs_kv_config bad[] = {
+        {.n_blocks = 0, .block_tokens = BT, .max_seqs = 2, .max_blocks_per_seq = 4},
+        {.n_blocks = GS_KV_NONE, .block_tokens = BT, .max_seqs = 2, .max_blocks_per_seq = 4},
+        {.n_blocks = 4, .block_tokens = 0, .max_seqs = 2, .max_blocks_per_seq = 4},
+        {.n_blocks = 4, .block_tokens = BT, .max_seqs = 0, .max_blocks_per_seq = 4},
+        {.n_blocks = 4, .block_tokens = BT, .max_seqs = 2, .max_blocks_per_seq = 0},
+        {.n_blocks = 4,
+         .block_tokens = BT,
+         .max_seqs = 2,
+         .max_blocks_per_seq = INT32_MAX / BT + 1},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(gs_kv_create(&bad[i], &kv), GS_ERR_INVALID);
+    /* Each allocation fails in its turn. */
+    gs_fault_set(GS_FAULT_ALLOC, UINT64_MAX, 0);
+    assert_int_equal(gs_kv_create(&good, &kv), GS_OK);
+    const uint64_t n = gs_fault_calls(GS_FAULT_ALLOC);
+    gs_kv_free(kv);
+    kv = NULL;
+    assert_true(n >= 11); /* seven of the pool, and the index */
+    for (uint64_t i = 1; i <= n; i++) {
+        gs_fault_set(GS_FAULT_ALLOC, i, 0);
+        assert_int_equal(gs_kv_create(&good, &kv), GS_ERR_NOMEM);
+        gs_fault_clear();
+    }
     assert_null(kv);
     gs_kv_free(NULL);
 }
@@ -462,6 +476,80 @@ static void test_without_cache(void **state) {
     gs_kv_get_stats(kv, &st);
     assert_int_equal(st.n_free, 8);
     assert_int_equal(gs_kv_drop_cached(kv, 0, true), 0);
+    /* Nor is anything kept for all. */
+    uint32_t block;
+    assert_int_equal(run_once(kv, GS_KV_PUBLIC, t, 9), 0);
+    assert_int_equal(gs_kv_pin(kv, t, 8), 0);
+    assert_int_equal(gs_kv_pinned_block(kv, t, 4, &block), GS_ERR_NOT_FOUND);
+    assert_int_equal(gs_kv_put_pinned(kv, t, 4, &block), GS_ERR_NOT_FOUND);
+    gs_kv_get_stats(kv, &st);
+    assert_int_equal(st.n_pinned, 0);
+    assert_int_equal(st.n_free, 8);
+    gs_kv_free(kv);
+}
+
+/* Neither found nor kept, and not counted among what was looked up. */
+static void test_no_reuse(void **state) {
+    (void)state;
+    gs_kv *kv = make_kv(16, 2, 8);
+    int32_t t[12];
+    fill(t, 12, 1);
+    gs_kv_stats st;
+    assert_int_equal(run_once(kv, GS_KV_PUBLIC, t, 12), 0);
+    assert_int_equal(gs_kv_pin(kv, t, 8), 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(gs_kv_open_needs(kv, GS_KV_NO_REUSE, t, 12, 12), 3);
+        assert_int_equal(run_once(kv, GS_KV_NO_REUSE, t, 12), 0);
+        gs_kv_get_stats(kv, &st);
+        assert_int_equal(st.n_pinned, 2);
+        assert_int_equal(st.n_cached, 1);
+        assert_int_equal(st.lookups_tokens, 12);
+        assert_int_equal(st.hits_tokens, 0);
+    }
+    assert_int_equal(gs_kv_peek(kv, 1, t, 12), 8); /* what is pinned */
+    gs_kv_free(kv);
+}
+
+/* A prompt that its table can't hold reuses what fits, and grows no further. */
+static void test_longer_than_a_table(void **state) {
+    (void)state;
+    gs_kv *kv = make_kv(16, 2, 2);
+    int32_t t[12];
+    fill(t, 12, 1);
+    gs_kv_reuse r;
+    assert_int_equal(run_once(kv, 1, t, 8), 0);
+    assert_int_equal(gs_kv_open_needs(kv, 1, t, 12, 4), 2); /* found ones that nobody holds */
+    assert_int_equal(gs_kv_seq_open(kv, 0, 1, t, 12, &r), GS_OK);
+    assert_int_equal(r.n_cached, 8);
+    assert_int_equal(r.copy.n_tokens, 0);
+    assert_int_equal(gs_kv_seq_lacks(kv, 0, 0), 0);
+    assert_int_equal(gs_kv_seq_lacks(kv, 0, 12), 1);
+    assert_int_equal(gs_kv_seq_grow(kv, 0, 12), GS_ERR_CONTEXT);
+    check(kv);
+    gs_kv_seq_close(kv, 0);
+    assert_int_equal(gs_kv_seq_open(kv, 0, 1, t, 0, &r), GS_ERR_INVALID);
+    gs_kv_free(kv);
+}
+
+/* An index that finds whole blocks alone. */
+static void test_whole_blocks_alone(void **state) {
+    (void)state;
+    gs_prefix_ops ops = gs_prefix_chain;
+    ops.name = "whole";
+    ops.partial = NULL;
+    const gs_kv_config cfg = {
+        .n_blocks = 8, .block_tokens = BT, .max_seqs = 2, .max_blocks_per_seq = 8, .prefix = &ops};
+    gs_kv *kv = NULL;
+    gs_kv_config got;
+    int32_t t[12];
+    fill(t, 12, 1);
+    assert_int_equal(gs_kv_create(&cfg, &kv), GS_OK);
+    gs_kv_get_config(kv, &got);
+    assert_ptr_equal(got.prefix, &ops);
+    assert_int_equal(run_once(kv, 1, t, 12), 0);
+    assert_int_equal(run_once(kv, 1, t, 12), 8);
+    assert_int_equal(gs_kv_peek(kv, 1, t, 8), 4);
+    assert_int_equal(gs_kv_peek(kv, 1, t, 7), 4);
     gs_kv_free(kv);
 }
 
@@ -852,6 +940,9 @@ int main(void) {
         cmocka_unit_test(test_public_prefix),
         cmocka_unit_test(test_put_pinned),
         cmocka_unit_test(test_without_cache),
+        cmocka_unit_test(test_no_reuse),
+        cmocka_unit_test(test_longer_than_a_table),
+        cmocka_unit_test(test_whole_blocks_alone),
         cmocka_unit_test(test_hash_collision_shares_nothing),
         cmocka_unit_test(test_model),
     };

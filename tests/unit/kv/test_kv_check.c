@@ -63,6 +63,7 @@ static const breakage breakages[] = {
     NUMBER(BUCKET, GS_KV_NONE, "4 blocks published, 3 by key, 4 by parent"),
     OF_ENTRY(PARKED, parked, 0, "the LRU list is broken"),
     OF_ENTRY(PARKED, lru_prev, 3, "the LRU list is broken"),
+    OF_ENTRY(PARKED, warm, 0, "the LRU list is broken"),
     OF_INDEX(n_parked, 1, "2 blocks in the LRU list, 1 counted, 2 in the pool"),
     OF_INDEX(lists[0].tail, 3, "blocks in the LRU list"),
     OF_INDEX(lists[1].tail, 3, "blocks in the LRU list"),
@@ -130,6 +131,30 @@ static void each_invariant(void **state) {
     gs_kv_free(kv);
 }
 
+/* Without an index no block can be published, so none can be pinned. */
+static void without_an_index(void **state) {
+    (void)state;
+    gs_kv *kv = NULL;
+    gs_kv_reuse reuse;
+    const gs_kv_config cfg = {.n_blocks = N_BLOCKS,
+                              .block_tokens = BT,
+                              .max_seqs = 2,
+                              .max_blocks_per_seq = 8,
+                              .no_prefix_cache = true};
+    assert_int_equal(gs_kv_create(&cfg, &kv), GS_OK);
+    assert_int_equal(gs_kv_seq_open(kv, 0, 7, tokens[0], 10, &reuse), GS_OK);
+    assert_int_equal(gs_kv_seq_grow(kv, 0, 10), GS_OK);
+    const uint32_t b = kv->tables[0];
+    check_says(check, kv, GS_OK, "ok");
+    kv->pinned[b] = 1;
+    check_says(check, kv, GS_ERR_INTERNAL, "is pinned and not published");
+    kv->pinned[b] = 0;
+    kv->refs[b] = 0;
+    kv->tables[0] = kv->tables[1];
+    check_says(check, kv, GS_ERR_INTERNAL, "references");
+    gs_kv_free(kv);
+}
+
 /* Who has each block. */
 static void the_map(void **state) {
     (void)state;
@@ -165,6 +190,8 @@ static void the_map(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_invariant), cmocka_unit_test(the_map)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_invariant),
+                                       cmocka_unit_test(without_an_index),
+                                       cmocka_unit_test(the_map)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
