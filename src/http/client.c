@@ -114,6 +114,8 @@ static int keep(gs_http_fetch *f, const char *at, size_t n) {
 
 static int on_field(llhttp_t *p, const char *at, size_t n) {
     gs_http_fetch *f = of(p);
+    if (f->in_body) /* a trailer */
+        return 0;
     if (f->in_value)
         gs_buf_char(&f->headers, '\0');
     f->in_value = false;
@@ -126,6 +128,8 @@ static int on_field(llhttp_t *p, const char *at, size_t n) {
 
 static int on_value(llhttp_t *p, const char *at, size_t n) {
     gs_http_fetch *f = of(p);
+    if (f->in_body)
+        return 0;
     if (!f->in_value)
         gs_buf_char(&f->headers, '\0');
     f->in_value = true;
@@ -170,8 +174,8 @@ static int on_complete(llhttp_t *p) {
 }
 
 const char *gs_http_fetch_header(const gs_http_fetch *f, const char *name) {
-    const char *at = f->headers.data, *end = at ? at + f->headers.len : NULL;
-    while (at && at < end) {
+    const char *at = f->headers.data, *end = f->in_body ? at + f->headers.len : at;
+    while (at < end) {
         const char *value = at + strlen(at) + 1;
         if (value >= end)
             return NULL;
@@ -261,6 +265,11 @@ static void write_out(gs_http_fetch *f, gs_buf *bytes) {
     }
 }
 
+static void hold(gs_http_fetch *f) {
+    f->held = true;
+    uv_read_stop((uv_stream_t *)&f->tcp);
+}
+
 static void send_request(gs_http_fetch *f) {
     gs_buf out = {0};
     int rc = 0;
@@ -279,6 +288,8 @@ static void send_request(gs_http_fetch *f) {
         return;
     }
     write_out(f, &out);
+    if (f->paused && !f->over)
+        hold(f);
 }
 
 /* ---- in ---- */
@@ -324,11 +335,6 @@ static void decrypt(gs_http_fetch *f, const char *bytes, size_t n) {
         end(f, f->sent ? rc : GS_ERR_UNAVAILABLE);
     if (!f->over && gs_tls_closed(f->tls))
         on_eof(f);
-}
-
-static void hold(gs_http_fetch *f) {
-    f->held = true;
-    uv_read_stop((uv_stream_t *)&f->tcp);
 }
 
 /* Whether more may come before the next tick. */
@@ -399,8 +405,6 @@ static void on_tick(uv_timer_t *h) {
     f->budget = budget_of(l);
     if (f->paused) {
         f->since_ns = gs_now_ns();
-        if (f->sent)
-            hold(f);
     } else if (f->held) { /* its silence is ours */
         f->held = false;
         f->since_ns = gs_now_ns();

@@ -73,7 +73,8 @@ gs_http_fetch *gs_http_fetch_start(uv_loop_t *loop, const gs_http_fetch_config *
 void gs_http_fetch_pause(gs_http_fetch *f, bool paused);
 /* Resets the connection; nothing is called any more. Also from inside a callback. */
 void gs_http_fetch_cancel(gs_http_fetch *f);
-/* From on_head on, of the answer: the value of a header (name in lower case), or NULL. */
+/* Of the answer's head, which is whole from on_head on: the value of a header (name in lower case),
+ * or NULL. What comes behind the body (a trailer) is not kept. */
 const char *gs_http_fetch_header(const gs_http_fetch *f, const char *name);
 /* In on_end: what went wrong, for people, where more is known than the code; else "". */
 const char *gs_http_fetch_reason(const gs_http_fetch *f);
