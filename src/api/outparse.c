@@ -197,14 +197,17 @@ static int bare_call(const gs_outparse *p, const char *s, size_t n) {
     if (!p->cfg.tools || !allowed || !(p->at_start || p->after_call))
         return 0;
     size_t at = 0;
-    while (at < n && (isspace((unsigned char)s[at]) || (p->after_call && strchr(";,", s[at]))))
+    while (at < n &&
+           (isspace((unsigned char)s[at]) || (p->after_call && (s[at] == ';' || s[at] == ','))))
         at++;
-    if (at == n)
-        return -1;
-    for (int i = 0; i < GS_OUT_MARKS && f->open[i]; i++) {
-        if (begins(s + at, n - at, f->open[i]) || may_begin(s + at, n - at, f->open[i]))
+    bool unsure = at == n;
+    for (int i = 0; !unsure && i < GS_OUT_MARKS && f->open[i]; i++) {
+        if (begins(s + at, n - at, f->open[i]))
             return 0;
+        unsure = may_begin(s + at, n - at, f->open[i]);
     }
+    if (unsure)
+        return -1;
     if (s[at] == '{' || s[at] == '[')
         return 1;
     size_t most = n - at < sizeof(fence) - 1 ? n - at : sizeof(fence) - 1;

@@ -246,6 +246,7 @@ static void calls_of_each_family(void **state) {
         {"hermes", CALL, GET, BARE},
         {"mistral", "[TOOL_CALLS][" CALL ", " CALL "]", GET GET, 0},
         {"mistral", "Text [TOOL_CALLS] [" CALL "]", "T<Text>" GET, 0},
+        {"mistral", "[TOOL_CALLS][" CALL "],;[" CALL "]", GET GET, 0},
         {"mistral-args", "[TOOL_CALLS]get[ARGS]" ARGS "[TOOL_CALLS]put[ARGS]{}", GET "C<put|{}>",
          0},
         {"deepseek",
@@ -485,22 +486,37 @@ static void odd_channels(void **state) {
     check(&(parse_case){"gpt-oss", text, want, 0}, 1);
 }
 
-/* Names are C's strings further on. */
+/* Names are C's strings further on; and a zero is none of the marks between two calls. */
 static void zero_bytes(void **state) {
     (void)state;
-    static const char text[] = "[TOOL_CALLS]g\0t[ARGS]{}";
-    gs_outparse p;
-    log l = {.last = -1};
-    gs_outparse_config cfg = {.format = gs_out_format_find("mistral-args"), .tools = tools};
-    gs_outparse_init(&p, &cfg, note, &l);
-    assert_int_equal(gs_outparse_feed(&p, text, 0), 0);
-    assert_int_equal(gs_outparse_feed(&p, text, sizeof(text) - 1), 0);
-    assert_int_equal(gs_outparse_finish(&p), 0);
-    assert_int_equal(l.out.len, 2 + sizeof(text) - 1);
-    assert_memory_equal(l.out.data, "T<", 2);
-    assert_memory_equal(l.out.data + 2, text, sizeof(text) - 1);
-    gs_outparse_deinit(&p);
-    gs_buf_deinit(&l.out);
+    static const struct {
+        const char *format, *text;
+        size_t n;
+        const char *want;
+        size_t n_want;
+    } cases[] = {
+#define ZEROS(format, text, want) {format, text, sizeof(text) - 1, want, sizeof(want) - 1}
+        ZEROS("mistral-args", "[TOOL_CALLS]g\0t[ARGS]{}", "T<[TOOL_CALLS]g\0t[ARGS]{}>"),
+        ZEROS("mistral", "[TOOL_CALLS][" CALL ",\0[" CALL "]", GET "T<\0[" CALL "]>"),
+        ZEROS("mistral", "[TOOL_CALLS]" CALL "\0" CALL, GET "T<\0" CALL ">"),
+    };
+    for (size_t i = 0; i < N(cases); i++)
+        for (size_t piece = 1; piece <= cases[i].n; piece += cases[i].n - 1) {
+            gs_outparse p;
+            log l = {.last = -1};
+            gs_outparse_config cfg = {.format = gs_out_format_find(cases[i].format),
+                                      .tools = tools};
+            gs_outparse_init(&p, &cfg, note, &l);
+            assert_int_equal(gs_outparse_feed(&p, cases[i].text, 0), 0);
+            for (size_t at = 0; at < cases[i].n; at += piece)
+                assert_int_equal(gs_outparse_feed(&p, cases[i].text + at, piece), 0);
+            assert_int_equal(gs_outparse_finish(&p), 0);
+            end_run(&l);
+            assert_int_equal(l.out.len, cases[i].n_want);
+            assert_memory_equal(l.out.data, cases[i].want, cases[i].n_want);
+            gs_outparse_deinit(&p);
+            gs_buf_deinit(&l.out);
+        }
 }
 
 /* Which tokens of control a format has a use for. */
