@@ -130,18 +130,19 @@ void gs_config_deinit(gs_config *cfg) {
 
 #define MAX_NAME 64
 
-/* Edits (insert, delete, replace) that turn a into b: V. Levenshtein 1966, two rows. */
-static size_t edit_distance(const char *a, const char *b) {
+/* Edits (insert, delete, replace) that turn a into b, or SIZE_MAX if it is plain that they are as
+ * many as bound: V. Levenshtein 1966, two rows. */
+static size_t edit_distance(const char *a, const char *b, size_t bound) {
     size_t rows[2][MAX_NAME + 1];
     size_t n_a = strlen(a), n_b = strlen(b);
-    if (n_a > MAX_NAME || n_b > MAX_NAME)
+    if (n_a > MAX_NAME || n_b > MAX_NAME || (n_a > n_b ? n_a - n_b : n_b - n_a) >= bound)
         return SIZE_MAX;
     for (size_t k = 0; k <= n_b; k++)
         rows[0][k] = k;
     for (size_t i = 1; i <= n_a; i++) {
         const size_t *above = rows[(i - 1) & 1];
         size_t *row = rows[i & 1];
-        row[0] = i;
+        size_t least = row[0] = i;
         for (size_t k = 1; k <= n_b; k++) {
             size_t best = above[k - 1] + (a[i - 1] != b[k - 1]);
             if (above[k] + 1 < best)
@@ -149,13 +150,16 @@ static size_t edit_distance(const char *a, const char *b) {
             if (row[k - 1] + 1 < best)
                 best = row[k - 1] + 1;
             row[k] = best;
+            least = best < least ? best : least;
         }
+        if (least >= bound) /* no row below holds less */
+            return SIZE_MAX;
     }
     return rows[n_a & 1][n_b];
 }
 
 static void nearer(const char *typed, const char *known, size_t *best, const char **name) {
-    size_t d = edit_distance(typed, known);
+    size_t d = edit_distance(typed, known, *best);
     if (d < *best) {
         *best = d;
         *name = known;

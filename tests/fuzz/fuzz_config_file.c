@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int rc = gs_config_read_text(&cfg, "fuzz", (const char *)data, size, err, sizeof err);
     if (rc != GS_OK && strncmp(err, "fuzz:", 5) != 0)
         abort(); /* a refusal says where */
-    if (gs_config_json(&cfg, &json) != GS_OK || json.data[json.len - 1] != '}')
+    if (rc == GS_OK && (gs_config_json(&cfg, &json) != GS_OK || json.data[json.len - 1] != '}'))
         abort();
     gs_buf_deinit(&json);
     gs_config_deinit(&cfg);
