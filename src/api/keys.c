@@ -284,8 +284,9 @@ static int read_key(const json_t *v, gs_key *k, char *err, size_t errlen) {
         return gs_fail(err, errlen, GS_ERR_INVALID,
                        "the name must be letters, digits, '.', '_' and '-'");
     gs_schedule schedule;
-    if (gs_schedule_parse(k->schedule, &schedule, err, errlen) != GS_OK)
-        return GS_ERR_INVALID;
+    char why[256];
+    if (gs_schedule_parse(k->schedule, &schedule, why, sizeof(why)) != GS_OK)
+        return gs_fail(err, errlen, GS_ERR_INVALID, "schedule: %s", why);
     if (!printable(k->person) || !printable(k->cache_scope))
         return gs_fail(err, errlen, GS_ERR_INVALID, "control characters in person or cache_scope");
     if (k->person[0] == '\0')

@@ -108,7 +108,7 @@ TAILQ_HEAD(gs_http_dirty_list, gs_http_conn);
 struct gs_http_server {
     uv_loop_t *loop;
     gs_http_config cfg;
-    gs_http_limits limits;
+    gs_http_msg_limits limits;
     gs_http_listener *listeners; /* cfg.n_hosts slots, n_listeners in use */
     int n_listeners;
     int port;

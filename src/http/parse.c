@@ -92,7 +92,7 @@ static const llhttp_settings_t settings = {
     .on_message_complete = on_message,
 };
 
-void gs_http_parser_begin(gs_http_parser *p, const gs_http_limits *limits, gs_http_msg *msg) {
+void gs_http_parser_begin(gs_http_parser *p, const gs_http_msg_limits *limits, gs_http_msg *msg) {
     memset(p, 0, sizeof *p);
     p->limits = limits;
     p->msg = msg;

@@ -21,14 +21,14 @@
 
 #include "base/buf.h"
 
-typedef struct gs_http_limits {
+typedef struct gs_http_msg_limits {
     size_t max_line_bytes;
     size_t max_header_bytes;
     size_t max_body_bytes;
     int max_headers;
     size_t (*body_limit)(void *user, const char *method, const char *path); /* as in http.h */
     void *user;
-} gs_http_limits;
+} gs_http_msg_limits;
 
 typedef struct gs_http_field {
     const char *name; /* into msg->head, terminated there */
@@ -91,7 +91,7 @@ struct gs_http_spans;
 typedef struct gs_http_parser {
     llhttp_t ll;
     struct gs_http_spans *spans; /* only while the head is given to llhttp */
-    const gs_http_limits *limits;
+    const gs_http_msg_limits *limits;
     gs_http_msg *msg;
     size_t line_bytes;
     size_t head_bytes;
@@ -108,7 +108,7 @@ typedef struct gs_http_parser {
 } gs_http_parser;
 
 /* limits and msg must outlive the parser's use of them. */
-void gs_http_parser_begin(gs_http_parser *p, const gs_http_limits *limits, gs_http_msg *msg);
+void gs_http_parser_begin(gs_http_parser *p, const gs_http_msg_limits *limits, gs_http_msg *msg);
 gs_http_parse gs_http_parser_feed(gs_http_parser *p, const char *data, size_t n, size_t *used);
 
 /* ---- guard.c ---- */

@@ -31,7 +31,7 @@ static bool check_repeats(gs_http_parser *p) {
 }
 
 static void find_limit(gs_http_parser *p) {
-    const gs_http_limits *l = p->limits;
+    const gs_http_msg_limits *l = p->limits;
     p->max_body_bytes = l->max_body_bytes;
     size_t own = l->body_limit ? l->body_limit(l->user, p->msg->method, p->msg->path) : 0;
     if (own > 0)

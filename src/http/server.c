@@ -442,12 +442,12 @@ static int alloc_server(uv_loop_t *loop, const gs_http_config *cfg, gs_http_serv
     *out = s;
     if (!s->peers || !s->listeners)
         return GS_ERR_NOMEM;
-    s->limits = (gs_http_limits){.max_line_bytes = cfg->max_line_bytes,
-                                 .max_header_bytes = cfg->max_header_bytes,
-                                 .max_body_bytes = cfg->max_body_bytes,
-                                 .max_headers = cfg->max_headers,
-                                 .body_limit = cfg->body_limit,
-                                 .user = cfg->user};
+    s->limits = (gs_http_msg_limits){.max_line_bytes = cfg->max_line_bytes,
+                                     .max_header_bytes = cfg->max_header_bytes,
+                                     .max_body_bytes = cfg->max_body_bytes,
+                                     .max_headers = cfg->max_headers,
+                                     .body_limit = cfg->body_limit,
+                                     .user = cfg->user};
     s->max_all_bodies_bytes = 8 * cfg->max_body_bytes > GS_HTTP_ALL_BODIES_BYTES
                                   ? 8 * cfg->max_body_bytes
                                   : GS_HTTP_ALL_BODIES_BYTES;

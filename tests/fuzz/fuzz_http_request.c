@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static const gs_http_limits limits = {
+static const gs_http_msg_limits limits = {
     .max_line_bytes = 512, .max_header_bytes = 2048, .max_body_bytes = 1024, .max_headers = 16};
 
 typedef struct result {

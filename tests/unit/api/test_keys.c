@@ -14,10 +14,9 @@
 #include <cmocka.h>
 
 #include "api/keys.h"
-#include "base/err.h"
 #include "base/rng.h"
-#include "base/sys.h"
-#include "faults/fault.h"
+#include "oom.h"
+#include "unit/folder.h"
 #include "unit/scale.h"
 
 #define HASH "\"hash\":\"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\""
@@ -251,7 +250,23 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"keys\":[{\"name\":\"a\"," HASH ",\"classes\":[\"x\"]}]}", "'x'"},
         {"{\"keys\":[{\"name\":\"a\"," HASH ",\"addresses\":[\"x\"]}]}", "'x'"},
         {"{\"keys\":[{\"name\":\"a\"," HASH ",\"addresses\":1}]}", "addresses"},
+        {"{\"keys\":[{\"name\":\"a\"," HASH ",\"addresses\":[1]}]}", "strings"},
+        {"{\"keys\":[{\"name\":\"a\"," HASH
+         ",\"addresses\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,"
+         "17]}]}",
+         "more than 16"},
+        {"{\"keys\":[{\"name\":\"a\"," HASH ",\"schedule\":\"whenever\"}]}", "schedule"},
         {"{\"keys\":[{\"name\":\"a\"," HASH ",\"person\":\"a\\u0007\"}]}", "person"},
+        {"{\"keys\":[{\"name\":\"a\"," HASH ",\"person\":\"a\\u007f\"}]}", "person"},
+        {"{\"keys\":[{\"name\":\"a\"," HASH ",\"cache_scope\":\"\\n\"}]}", "cache_scope"},
+        {"{\"keys\":[{\"name\":\"a\",\"hash\":\"md5:00\"}]}", "hash"},
+        {"{\"keys\":[{\"name\":\"a\",\"hash\":\"sha256:"
+         "x3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"}]}",
+         "hash"},
+        {"{\"keys\":[{\"name\":\"a\",\"hash\":\"sha256:"
+         "ex b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b85\"}]}",
+         "hash"},
+        {"{\"version\":2,\"keys\":[]}", "newer"},
         {"{\"keys\":[{\"name\":\"a\"," HASH "},{\"name\":\"a\"," HASH "}]}", "already"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -280,6 +295,104 @@ static void a_key_may_not_ask_for_voice_unless_told(void **state) {
     gs_keys_deinit(&keys);
 }
 
+static void addresses_are_read_and_written(void **state) {
+    (void)state;
+    static const char *const same[] = {"192.168.1.20",  "10.0.0.0/8", "0.0.0.0/0", "fd00::/64",
+                                       "::ffff:0:0/97", "::1",        "::/0"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        gs_key_net net;
+        char text[64];
+        assert_int_equal(gs_key_net_parse(same[i], &net, err, sizeof err), 0);
+        gs_key_net_text(&net, text, sizeof text);
+        /* What is within ::ffff:0:0/96 is IPv4. */
+        assert_string_equal(text, strchr(same[i], 'f') == same[i] + 2 ? "0.0.0.0/1" : same[i]);
+    }
+}
+
+/* What can't be read, or is no file of keys at all, is said with its name; nothing is held then. */
+static void files_that_are_none(void **state) {
+    (void)state;
+    char dir[64], path[100];
+    gs_keys keys;
+    assert_int_equal(new_folder(dir), 0);
+    assert_int_equal(gs_keys_load(dir, &keys, err, sizeof err), GS_ERR_INVALID);
+    assert_non_null(strstr(err, "regular"));
+    snprintf(path, sizeof path, "%s/keys.json/below", dir);
+    assert_int_equal(gs_keys_load(path, &keys, err, sizeof err), 0); /* there is none */
+    snprintf(path, sizeof path, "%s/keys.json", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(gs_keys_load(path, &keys, err, sizeof err), GS_ERR_FORMAT); /* empty */
+    assert_int_equal(truncate(path, (1 << 20) + 1), 0);
+    assert_int_equal(gs_keys_load(path, &keys, err, sizeof err), GS_ERR_TOO_LARGE);
+    assert_int_equal(truncate(path, 9000), 0);
+    for (uint64_t nth = 1; nth <= 3; nth++) {
+        gs_fault_set(GS_FAULT_READ, nth, EIO);
+        assert_int_equal(gs_keys_load(path, &keys, err, sizeof err), GS_ERR_IO);
+        gs_fault_clear();
+        assert_non_null(strstr(err, path));
+        assert_null(keys.items);
+    }
+    char through[140];
+    snprintf(through, sizeof through, "%s/below", path); /* a file is no folder */
+    assert_int_equal(gs_keys_load(through, &keys, err, sizeof err), GS_ERR_IO);
+    assert_int_equal(drop_folder(dir), 0);
+}
+
+static void there_is_an_end_to_keys(void **state) {
+    (void)state;
+    gs_keys keys = {0};
+    gs_key k;
+    char name[32];
+    int n = 0, rc;
+    do {
+        snprintf(name, sizeof name, "k%d", n);
+        gs_key_default(&k, name);
+        rc = gs_keys_add(&keys, &k, err, sizeof err);
+    } while (rc == 0 && ++n < 100000);
+    assert_int_equal(rc, GS_ERR_TOO_LARGE);
+    assert_int_equal(n, GS_MAX_KEYS);
+    gs_keys_deinit(&keys);
+}
+
+static int load_again(void *path) {
+    gs_keys keys;
+    int rc = gs_keys_load(path, &keys, err, sizeof err);
+    assert_int_equal(keys.n, rc == 0 ? 2 : 0);
+    gs_keys_deinit(&keys);
+    return rc;
+}
+
+static int write_again(void *keys) {
+    gs_buf text = {0};
+    int rc = gs_keys_write(keys, &text);
+    gs_buf_deinit(&text);
+    return rc;
+}
+
+static const char *saved_to;
+
+static int save_again(void *keys) {
+    return gs_keys_save(saved_to, keys, err, sizeof err);
+}
+
+static void without_memory(void **state) {
+    (void)state;
+    char dir[64], path[100], secret[GS_KEY_SECRET];
+    gs_keys keys = {0};
+    assert_int_equal(new_folder(dir), 0);
+    snprintf(path, sizeof path, "%s/keys.json", dir);
+    saved_to = path;
+    add(&keys, "a", "10.0.0.1", secret);
+    add(&keys, "b", "", secret);
+    assert_true(each_allocation_fails("write", write_again, &keys, 0) > 0);
+    assert_true(each_allocation_fails("save", save_again, &keys, 0) > 0);
+    assert_true(each_allocation_fails("load", load_again, path, OOM_OWN) > 1);
+    gs_keys_deinit(&keys);
+    assert_int_equal(drop_folder(dir), 0);
+}
+
 /* Else the fuzzer would begin with a refusal. */
 static void the_fuzzers_seed_is_read(void **state) {
     (void)state;
@@ -298,6 +411,10 @@ int main(void) {
         cmocka_unit_test(bad_addresses_are_refused),
         cmocka_unit_test(a_file_is_read_as_it_was_written),
         cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(addresses_are_read_and_written),
+        cmocka_unit_test(files_that_are_none),
+        cmocka_unit_test(there_is_an_end_to_keys),
+        cmocka_unit_test(without_memory),
         cmocka_unit_test(the_fuzzers_seed_is_read),
         cmocka_unit_test(a_key_may_not_ask_for_voice_unless_told),
     };

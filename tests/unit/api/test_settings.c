@@ -112,6 +112,21 @@ static void a_change_is_whole_or_not_at_all(void **state) {
         {"{\"class_voice.ttft_ms\": 1, \"class_chat.min_share\": 1}", "class_chat.min_share"},
         {"{\"class_voice.ttft_ms\": 1, \"log.level\": \"loud\"}", "log.level"},
         {"{\"class_voice.ttft_ms\": 1, \"log.level\": {}}", "log.level"},
+        {"{\"class_voice.ttft_ms\": 1, \"class_chat.kv_share\": {}}", "class_chat.kv_share"},
+        {"{\"class_voice.ttft_ms\": 1, \"sched.background_paused\": []}",
+         "sched.background_paused"},
+        {"{\"class_voice.ttft_ms\": 1, \"sched.background_paused\": null}",
+         "sched.background_paused"},
+        {"{\"class_voice.ttft_ms\": 1, \"class_chat.ttft_ms\": \"5000000000000000000000000000000"
+         "0000000000000000000000000000000000\"}",
+         "class_chat.ttft_ms"},
+        {"{\"class_voice.ttft_ms\": 1, \"class_chat.window_min_ms\": 3000, "
+         "\"class_chat.window_max_ms\": 2000}",
+         "class_chat.window_max_ms"},
+        {"{\"class_voice.ttft_ms\": 1, \"background.max_share\": 0}", "background.max_share"},
+        {"{\"class_voice.ttft_ms\": 1, \"sched.tpot_stretch\": 0.5}", "sched.tpot_stretch"},
+        {"{\"class_voice.ttft_ms\": 1, \"sched.person_queue_share\": 0}",
+         "sched.person_queue_share"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(change(&cfg, bad[i].json, &s, &e), GS_ERR_INVALID);

@@ -16,7 +16,7 @@
 #include "http/parse_impl.h"
 #include "faults/fault.h"
 
-static const gs_http_limits limits = {
+static const gs_http_msg_limits limits = {
     .max_line_bytes = 200, .max_header_bytes = 1000, .max_body_bytes = 100, .max_headers = 8};
 
 typedef struct outcome {
