@@ -233,6 +233,27 @@ static const row rows[] = {
     {GENERATE, "{'prompt': 'a', 'images': ['x']}", NULL, "images"},
     {GENERATE, "{'prompt': 'a', 'keep_alive': true}", NULL, "keep_alive"},
     {GENERATE, "{'prompt': 'a', 'options': []}", NULL, "options"},
+    /* ---- Values of other types ---- */
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 7}]}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 7}]}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 7}]}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 7, 'name': 'f', 'input': {}}]}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 'i', 'name': 7, 'input': {}}]}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 'i', 'name': 'f', 'input': []}]}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': null}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user'}]}", NULL, "messages[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': 'x'}], 'system': [{'type': 'text', 'text': 7}]}", NULL, "system"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': 'x'}], 'tools': [{'name': 7}]}", NULL, "tools[0]"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': 'x'}], 'tool_choice': {'type': 'tool', 'name': 7}}", NULL, "tool_choice"},
+    {MESSAGES, "{'max_tokens': 5, 'messages': [{'role': 'user', 'content': 'x'}], 'output_format': {'type': 'json_schema', 'schema': 7}}", NULL, "output_config"},
+    {RESPONSES, "{'input': [{'role': 'user', 'content': [{'type': 'input_text', 'text': 7}]}]}", NULL, "input[0]"},
+    {RESPONSES, "{'input': [{'type': 'function_call', 'call_id': 7, 'name': 'f', 'arguments': '{}'}]}", NULL, "input[0]"},
+    {RESPONSES, "{'input': [{'type': 'function_call', 'call_id': 'c', 'name': 7, 'arguments': '{}'}]}", NULL, "input[0]"},
+    {RESPONSES, "{'input': [{'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': {}}]}", NULL, "input[0]"},
+    {RESPONSES, "{'input': [{'type': 'function_call_output', 'call_id': 7, 'output': 'x'}]}", NULL, "input[0]"},
+    {RESPONSES, "{'input': 'x', 'tools': [{'type': 'function', 'name': 7}]}", NULL, "tools[0]"},
+    {RESPONSES, "{'input': 'x', 'tool_choice': {'type': 'function', 'name': 7}}", NULL, "tool_choice"},
+    {RESPONSES, "{'input': 'x', 'text': {'format': {'type': 'json_schema', 'schema': 7}}}", NULL, "text.format"},
 };
 // clang-format on
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))

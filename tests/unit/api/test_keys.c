@@ -159,9 +159,20 @@ static void addresses_belong_to_the_narrowest_net(void **state) {
 
 static void bad_addresses_are_refused(void **state) {
     (void)state;
-    static const char *const bad[] = {"",           "x",          "1.2.3",    "1.2.3.4/33",
-                                      "1.2.3.4/",   "1.2.3.4/-1", "::1/129",  "1.2.3.4/8x",
-                                      "1.2.3.4/+8", "::1/",       "1.2.3.4 ", "/8"};
+    static const char *const bad[] = {
+        "",
+        "x",
+        "1.2.3",
+        "1.2.3.4/33",
+        "1.2.3.4/",
+        "1.2.3.4/-1",
+        "::1/129",
+        "1.2.3.4/8x",
+        "1.2.3.4/+8",
+        "::1/",
+        "1.2.3.4 ",
+        "/8",
+        "1.2.3.4 and then more than an address can have, of any kind"};
     gs_key_net net;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (gs_key_net_parse(bad[i], &net, err, sizeof err) == 0)
@@ -274,7 +285,7 @@ static void what_is_wrong_is_named(void **state) {
         err[0] = '\0';
         int rc =
             gs_keys_parse("k.json", cases[i].text, strlen(cases[i].text), &keys, err, sizeof err);
-        if (rc == 0 || !strstr(err, cases[i].says) || strncmp(err, "k.json: ", 8) != 0)
+        if (rc == 0 || !strstr(err, cases[i].says) || strncmp(err, "k.json", 6) != 0)
             fail_msg("%s: %d '%s'", cases[i].text, rc, err);
         assert_null(keys.items);
     }

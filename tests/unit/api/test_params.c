@@ -12,6 +12,7 @@
 #include "api/params.h"
 #include "base/buf.h"
 #include "oom.h"
+#include "quoted.h"
 
 #define N_VOCAB 1000
 
@@ -241,7 +242,18 @@ static void the_rest(void **state) {
     refused("{\"user\": 1}", true, "user");
     refused("{\"stream_options\": true}", true, "stream_options");
     refused("{\"stream_options\": {\"include_usage\": 1}}", true, "stream_options");
+    refused("{\"stream_options\": {\"include_timings\": 1}}", true, "stream_options");
+    refused("{\"stream_options\": {\"include_usage\": true, \"include_timings\": \"\"}}", true,
+            "stream_options");
+    refused("{\"n\": 1, \"echo\": true, \"logprobs\": 0, \"prompt\": \"x\"}", false, "echo");
     accepted("{\"stream_options\": {}}", true);
+    assert_false(p.include_usage || p.include_timings);
+    accepted("{\"stream_options\": {\"include_usage\": true, \"include_timings\": false}}", true);
+    assert_true(p.include_usage && !p.include_timings);
+    accepted("{\"stream_options\": {\"include_timings\": true}}", true);
+    assert_true(p.include_usage && p.include_timings); /* that is where they are told */
+    accepted("{\"include_timings\": true, \"stream_options\": null}", true);
+    assert_true(p.include_usage);
     char text[256];
     for (int n = 127; n <= 128; n++) {
         snprintf(text, sizeof text, "{\"user\": \"%0*d\"}", n, 0);
@@ -249,6 +261,77 @@ static void the_rest(void **state) {
             accepted(text, true);
         else
             refused(text, true, "user");
+    }
+}
+
+/* Fields within an object have its name before theirs. */
+static void objects_of_fields(void **state) {
+    (void)state;
+    static const gs_field inner[] = {GS_ROW("k", INT, 1, 0, 1, 5, NULL), GS_ROWS_END};
+    static const gs_field outer[] = {GS_ROW_OBJECT("options", 1, inner, NULL), GS_ROWS_END};
+    static const struct {
+        const char *json, *param;
+        int32_t k;
+    } rows[] = {{"{'options': {'k': 3}}", "", 3},
+                {"{'options': {}}", "", 0},
+                {"{'options': null}", "", 0},
+                {"{'options': {'k': 3.0}}", "", 3},
+                {"{'options': 7}", "options", 0},
+                {"{'options': []}", "options", 0},
+                {"{'options': {'k': 6}}", "options.k", 0},
+                {"{'options': {'k': '3'}}", "options.k", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int32_t k = 0;
+        json_t *body = quoted(rows[i].json);
+        memset(&e, 0, sizeof e);
+        assert_int_equal(gs_fields_read(outer, 1, body, &k, &e),
+                         rows[i].param[0] ? GS_ERR_INVALID : 0);
+        assert_string_equal(e.param, rows[i].param);
+        assert_int_equal(k, rows[i].k);
+        assert_int_equal(gs_fields_read(outer, 2, body, &k, &e), 0); /* not of these rows */
+        json_decref(body);
+    }
+}
+
+/* A body of more arrays than a tree may have. */
+static void too_many_containers(void **state) {
+    (void)state;
+    for (size_t n = GS_JSON_CONTAINERS - 2; n < GS_JSON_CONTAINERS; n++) {
+        gs_buf text = {0};
+        gs_buf_str(&text, "{\"prompt\": [[]");
+        for (size_t i = 1; i < n; i++)
+            gs_buf_str(&text, ",[]");
+        gs_buf_str(&text, "]}");
+        assert_non_null(gs_buf_cstr(&text));
+        if (n + 2 <= GS_JSON_CONTAINERS)
+            accepted(text.data, false);
+        else
+            refused(text.data, false, "body");
+        gs_buf_deinit(&text);
+    }
+}
+
+/* Numbers of things, and lengths, at their bounds and one beyond. */
+static void lists_and_texts_have_an_end(void **state) {
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        gs_buf text = {0};
+        gs_buf_str(&text, "{\"tools\": [");
+        for (int i = 0; i < GS_MAX_TOOLS + more; i++)
+            gs_buf_printf(&text, "%s{\"function\": {\"name\": \"f%d\"}}", i ? "," : "", i);
+        gs_buf_str(&text, "]}");
+        assert_non_null(gs_buf_cstr(&text));
+        more ? refused(text.data, true, "tools") : accepted(text.data, true);
+        gs_buf_clear(&text);
+        gs_buf_printf(&text, "{\"regex\": \"%0*d\"}", GS_MAX_CONSTRAINT_BYTES + more, 0);
+        assert_non_null(gs_buf_cstr(&text));
+        more ? refused(text.data, true, "regex") : accepted(text.data, true);
+        gs_buf_clear(&text);
+        gs_buf_printf(&text, "{\"tools\": [{\"function\": {\"name\": \"%0*d\"}}]}",
+                      GS_MAX_TOOL_NAME + more, 0);
+        assert_non_null(gs_buf_cstr(&text));
+        more ? refused(text.data, true, "tools[0]") : accepted(text.data, true);
+        gs_buf_deinit(&text);
     }
 }
 
@@ -360,6 +443,10 @@ static void wrong_tools_are_refused(void **state) {
             "tools[0]");
     refused("{\"tools\": [{\"function\": {\"name\": \"a\", \"parameters\": []}}]}", true,
             "tools[0]");
+    refused("{\"tools\": [{\"type\": 7, \"function\": {\"name\": \"get\"}}]}", true, "tools[0]");
+    refused("{\"tools\": [{\"function\": 7}]}", true, "tools[0]");
+    refused("{\"tools\": [{\"function\": {\"name\": 7}}]}", true, "tools[0]");
+    refused("{\"tool_choice\": 7}", true, "tool_choice");
     refused("{\"tool_choice\": \"required\"}", true, "tool_choice");
     refused("{\"tool_choice\": \"any\"}", true, "tool_choice");
     refused("{" ONE_TOOL ", \"tool_choice\": {\"function\": {\"name\": \"put\"}}}", true,
@@ -448,6 +535,9 @@ int main(void) {
         cmocka_unit_test(logit_bias),
         cmocka_unit_test(logprobs_of_the_two_dialects),
         cmocka_unit_test(the_rest),
+        cmocka_unit_test(objects_of_fields),
+        cmocka_unit_test(too_many_containers),
+        cmocka_unit_test(lists_and_texts_have_an_end),
         cmocka_unit_test(json_that_is_none),
         cmocka_unit_test(messages_do_not_quote_the_body),
         cmocka_unit_test(without_memory),
