@@ -12,10 +12,9 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 
 #include "base/err.h"
+#include "cert.h"
 #include "faults/fault.h"
 #include "http/client.h"
 
@@ -560,36 +559,10 @@ static void addresses(void **state) {
 static char ca_file[64];
 static SSL_CTX *server_tls;
 
-/* A certificate of its own for localhost and 127.0.0.1. */
 static int make_tls(void **state) {
     (void)state;
-    EVP_PKEY *key = EVP_EC_gen("P-256");
-    X509 *cert = X509_new();
-    strcpy(ca_file, "/tmp/gamasot_ca_XXXXXX");
-    const int fd = mkstemp(ca_file);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     server_tls = SSL_CTX_new(TLS_server_method());
-    if (!key || !cert || !f || !server_tls)
-        return -1;
-    X509_set_version(cert, X509_VERSION_3);
-    ASN1_INTEGER_set(X509_get_serialNumber(cert), 1);
-    X509_gmtime_adj(X509_getm_notBefore(cert), -3600);
-    X509_gmtime_adj(X509_getm_notAfter(cert), 3600);
-    X509_NAME *name = X509_get_subject_name(cert);
-    X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (const unsigned char *)"test", -1, -1, 0);
-    X509_set_issuer_name(cert, name);
-    X509_set_pubkey(cert, key);
-    X509_EXTENSION *names =
-        X509V3_EXT_conf_nid(NULL, NULL, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
-    X509_add_ext(cert, names, -1);
-    X509_EXTENSION_free(names);
-    const bool ok = X509_sign(cert, key, EVP_sha256()) > 0 && PEM_write_X509(f, cert) == 1 &&
-                    SSL_CTX_use_certificate(server_tls, cert) == 1 &&
-                    SSL_CTX_use_PrivateKey(server_tls, key) == 1;
-    fclose(f);
-    X509_free(cert);
-    EVP_PKEY_free(key);
-    return ok ? 0 : -1;
+    return server_tls && new_cert(ca_file, server_tls) ? 0 : -1;
 }
 
 static int drop_tls(void **state) {
