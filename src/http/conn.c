@@ -361,8 +361,6 @@ static void tell_written(gs_http_request *rq) {
 }
 
 void gs_conn_flush(gs_http_conn *c) {
-    if (c->closing)
-        return;
     int rc = send_out(c);
     if (rc < 0 || c->doomed) {
         gs_conn_close(c);

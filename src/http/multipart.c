@@ -9,13 +9,14 @@
 
 /* ---- The boundary -------------------------------------------------------------------------- */
 
-/* RFC 2046: up to 70 of these, not ending in a space (which no client uses at all). */
+/* Of text without a zero byte. RFC 2046: up to 70 of these, not ending in a space (which no client
+ * uses at all). */
 static bool legal_boundary(const char *s, size_t n) {
     static const char marks[] = "'()+_,-./:=?";
     for (size_t i = 0; i < n; i++) {
         char c = s[i];
         bool alnum = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-        if (!alnum && (!c || !strchr(marks, c)))
+        if (!alnum && !strchr(marks, c))
             return false;
     }
     return n >= 1 && n <= 70;

@@ -76,11 +76,11 @@ static bool check_expect(gs_http_parser *p) {
 }
 
 /* host[:port] with characters that names, IPv4 and [IPv6] literals can have: no user@, no path. */
-static bool valid_host(const char *s, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)s[i];
+static bool valid_host(const char *s) {
+    for (; *s; s++) {
+        const char c = *s;
         bool alnum = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-        if (!alnum && (!c || !strchr("-._~:[]%", c)))
+        if (!alnum && !strchr("-._~:[]%", c))
             return false;
     }
     return true;
@@ -90,7 +90,7 @@ static bool check_host(gs_http_parser *p) {
     const char *host = gs_http_msg_header(p->msg, "Host");
     if (!host)
         return p->msg->http10 || refuse(p, 400, "the Host header is missing");
-    if (!valid_host(host, strlen(host)))
+    if (!valid_host(host))
         return refuse(p, 400, "invalid Host header");
     return true;
 }

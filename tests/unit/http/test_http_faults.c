@@ -132,11 +132,17 @@ static void test_standstill_is_nobodys_fault(void **state) {
     harness_start(&h);
     late_fd = dial(&h);
     send_str(late_fd, "GET /a HTTP/1.1\r\nHost:");
-    assert_true(harness_wait_conns(&h, 1));
+    int held = dial(&h); /* whose time does not run */
+    send_str(held, GET("/hold"));
+    assert_true(harness_wait_conns(&h, 2));
+    assert_true(harness_wait(&h.n_requests, 1));
     harness_run(&h, stand_still);
     assert_true(recv_until(late_fd, buf, sizeof buf, "\r\n\r\n"));
     assert_int_equal(status_of(buf), 200);
     close(late_fd);
+    harness_run(&h, answer_held);
+    assert_true(recv_until(held, buf, sizeof buf, "held"));
+    close(held);
     harness_stop(&h);
 }
 

@@ -411,6 +411,28 @@ static void test_prefixes(void **state) {
     }
 }
 
+/* What has ended takes no more; nothing is nothing new. */
+static void test_after_the_end(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        gs_http_parse rc;
+    } cases[] = {{GET "\r\n", GS_HTTP_PARSE_DONE}, {"nonsense\n", GS_HTTP_PARSE_FAIL}};
+    for (int i = 0; i < 2; i++) {
+        gs_http_msg msg = {0};
+        gs_http_parser p;
+        size_t used = 7;
+        gs_http_parser_begin(&p, &limits, &msg);
+        assert_int_equal(gs_http_parser_feed(&p, "", 0, &used), GS_HTTP_PARSE_MORE);
+        assert_int_equal(used, 0);
+        assert_int_equal(gs_http_parser_feed(&p, cases[i].text, strlen(cases[i].text), &used),
+                         cases[i].rc);
+        assert_int_equal(gs_http_parser_feed(&p, "GET ", 4, &used), cases[i].rc);
+        assert_int_equal(used, 0);
+        gs_http_msg_deinit(&msg);
+    }
+}
+
 /* head, then n times c, then tail. */
 static int status_with(const char *head, char c, size_t n, const char *tail) {
     gs_buf b = {0};
@@ -518,7 +540,7 @@ int main(void) {
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_understood),
         cmocka_unit_test(test_values),    cmocka_unit_test(test_prefixes),
         cmocka_unit_test(test_limits),    cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_mutations), cmocka_unit_test(test_after_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
