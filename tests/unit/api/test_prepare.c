@@ -129,8 +129,10 @@ static int text_of(const gs_req *r, int32_t i, gs_buf *out) {
 static void check(const prompt_case *cases, size_t n, bool chat) {
     for (size_t i = 0; i < n; i++) {
         const prompt_case *c = &cases[i];
-        if (c->template && !GS_HAVE_RUST)
-            continue; /* it has templates of its own alone */
+        if (c->template && !GS_HAVE_RUST) {
+            print_message("%s: a build without Rust has built-in templates alone\n", c->template);
+            continue;
+        }
         model m;
         gs_buf got = {0};
         model_open(&m, c->template, "hermes", (c->flags & BOS) != 0);
