@@ -65,17 +65,20 @@ int gs_settings_read(const gs_config *c, gs_engine_settings *out, char *err, siz
 
 /* The value as a configuration file would have it. False: no option has such a type. */
 static bool as_text(const json_t *v, char *out, size_t n) {
-    if (json_is_boolean(v))
-        snprintf(out, n, "%s", json_is_true(v) ? "true" : "false");
-    else if (json_is_integer(v))
-        snprintf(out, n, "%lld", (long long)json_integer_value(v));
-    else if (json_is_real(v))
-        snprintf(out, n, "%.17g", json_real_value(v));
-    else if (json_is_string(v) && json_string_length(v) < n)
-        snprintf(out, n, "%s", json_string_value(v));
-    else
+    switch (json_typeof(v)) {
+    case JSON_TRUE:
+        return snprintf(out, n, "true") > 0;
+    case JSON_FALSE:
+        return snprintf(out, n, "false") > 0;
+    case JSON_INTEGER:
+        return snprintf(out, n, "%lld", (long long)json_integer_value(v)) > 0;
+    case JSON_REAL:
+        return snprintf(out, n, "%.17g", json_real_value(v)) > 0;
+    case JSON_STRING:
+        return snprintf(out, n, "%s", json_string_value(v)) < (int)n;
+    default:
         return false;
-    return true;
+    }
 }
 
 static int change_one(gs_config *cfg, const char *name, const json_t *v, gs_api_error *e) {
