@@ -2,11 +2,15 @@
  * Private to kernels: the packed layout, the activation layout, the tile interface between the
  * GEMM driver and the instruction-set files, and the dispatch table.
  *
- * Packed panel (16 rows), integer types:
+ * Packed panel (16 rows), integer types: runs of run_blocks blocks of 32 columns, the last one
+ * maybe shorter,
  *
- *     codes   [k / 32 blocks][block_bytes]
- *     scales  [k / 32 / super blocks][scale_bytes]
- *     padding to 64 bytes
+ *     codes   [blocks of the run][block_bytes]
+ *     scales  [blocks of the run / super_blocks][scale_bytes]
+ *
+ * and padding to 64 bytes. A run is a whole number of cache lines, and whoever multiplies a panel
+ * reads it from its first byte to its last: with one token that is as fast as the hardware
+ * prefetcher follows, which loses its way where codes and scales are two streams.
  *
  * A code of a block is split into planes. A 64-byte vector j of a block is "16 rows x 4 columns":
  * byte 4 r + i belongs to row r, column 4 j + i, j = 0..7.
@@ -52,6 +56,7 @@ typedef struct gs_fmt {
     uint16_t block_bytes;  /* codes of 32 columns x 16 rows */
     uint16_t super_blocks; /* blocks of 32 columns per scale record */
     uint16_t scale_bytes;  /* of a scale record, 16 rows */
+    uint16_t run_blocks;   /* a power of two: blocks whose codes lie together before their scales */
 } gs_fmt;
 
 /* NULL when the type can't be packed. */
@@ -60,8 +65,21 @@ const gs_fmt *gs_fmt_get(gs_qtype type);
 extern const int8_t gs_book_iq4nl[16];
 extern const int8_t gs_book_mxfp4[16];
 
-static inline size_t gs_mat_scale_offset(const gs_mat *m, const gs_fmt *f) {
-    return (size_t)(m->k / GS_BLOCK_COLS) * f->block_bytes;
+/* Where in its panel the run of block b begins. */
+static inline size_t gs_fmt_run_at(const gs_fmt *f, int32_t b) {
+    const size_t n = f->run_blocks;
+    return (size_t)b / n * (n * f->block_bytes + n / f->super_blocks * f->scale_bytes);
+}
+/* Where in its panel the codes of block b are. */
+static inline size_t gs_fmt_codes_at(const gs_fmt *f, int32_t b) {
+    return gs_fmt_run_at(f, b) + (size_t)(b % f->run_blocks) * f->block_bytes;
+}
+/* Where in a panel of n_blocks the scale record of block b is. */
+static inline size_t gs_fmt_scales_at(const gs_fmt *f, int32_t n_blocks, int32_t b) {
+    const int32_t i = b % f->run_blocks, left = n_blocks - (b - i);
+    const int32_t n = left < f->run_blocks ? left : f->run_blocks;
+    return gs_fmt_run_at(f, b) + (size_t)n * f->block_bytes +
+           (size_t)(i / f->super_blocks) * f->scale_bytes;
 }
 
 /*
@@ -186,7 +204,6 @@ typedef struct gs_tile {
     const uint8_t *panel; /* the second panel follows at + panel_bytes */
     const uint8_t *next;  /* panels to prefetch, as many as this call works on; NULL: none */
     size_t panel_bytes;
-    size_t scale_offset;
     int32_t n_panels; /* 1 or 2 */
     gs_act_view act;  /* at the tile */
     int32_t mr;       /* tokens */
@@ -204,6 +221,7 @@ typedef void (*gs_tile_fn)(const gs_tile *t);
 /* fn[0][mr]: one panel; fn[1][mr]: two panels, NULL where one panel at a time is as good. */
 typedef struct gs_tile_set {
     gs_tile_fn fn[2][GS_TILE_MAX + 1];
+    int32_t keeps_pace; /* with so many tokens or fewer, with the hardware prefetcher (gemm.c) */
 } gs_tile_set;
 
 /* ---- Dispatch ----------------------------------------------------------------------------------

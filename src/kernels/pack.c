@@ -16,21 +16,21 @@ const int8_t gs_book_iq4nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
 const int8_t gs_book_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static const gs_fmt g_formats[] = {
-    {GS_QTYPE_F32, GS_SCALE_FLOAT, 32, 0, 0, NULL, 2048, 1, 0},
-    {GS_QTYPE_F16, GS_SCALE_FLOAT, 16, 0, 0, NULL, 1024, 1, 0},
-    {GS_QTYPE_BF16, GS_SCALE_FLOAT, 16, 0, 0, NULL, 1024, 1, 0},
-    {GS_QTYPE_Q4_0, GS_SCALE_F16, 4, 0, 8, NULL, 256, 1, 32},
-    {GS_QTYPE_Q4_1, GS_SCALE_F16_MIN, 4, 0, 0, NULL, 256, 1, 64},
-    {GS_QTYPE_Q5_0, GS_SCALE_F16, 4, 1, 16, NULL, 320, 1, 32},
-    {GS_QTYPE_Q5_1, GS_SCALE_F16_MIN, 4, 1, 0, NULL, 320, 1, 64},
-    {GS_QTYPE_Q8_0, GS_SCALE_F16, 8, 0, 128, NULL, 512, 1, 32},
-    {GS_QTYPE_IQ4_NL, GS_SCALE_F16, 4, 0, 0, gs_book_iq4nl, 256, 1, 32},
-    {GS_QTYPE_MXFP4, GS_SCALE_E8M0, 4, 0, 0, gs_book_mxfp4, 256, 1, 16},
-    {GS_QTYPE_Q2_K, GS_SCALE_K16_MIN, 2, 0, 0, NULL, 128, 8, 320},
-    {GS_QTYPE_Q3_K, GS_SCALE_K16, 2, 1, 4, NULL, 192, 8, 288},
-    {GS_QTYPE_Q4_K, GS_SCALE_K_MIN, 4, 0, 0, NULL, 256, 8, 320},
-    {GS_QTYPE_Q5_K, GS_SCALE_K_MIN, 4, 1, 0, NULL, 320, 8, 320},
-    {GS_QTYPE_Q6_K, GS_SCALE_K16, 4, 2, 32, NULL, 384, 8, 288},
+    {GS_QTYPE_F32, GS_SCALE_FLOAT, 32, 0, 0, NULL, 2048, 1, 0, 1},
+    {GS_QTYPE_F16, GS_SCALE_FLOAT, 16, 0, 0, NULL, 1024, 1, 0, 1},
+    {GS_QTYPE_BF16, GS_SCALE_FLOAT, 16, 0, 0, NULL, 1024, 1, 0, 1},
+    {GS_QTYPE_Q4_0, GS_SCALE_F16, 4, 0, 8, NULL, 256, 1, 32, 2},
+    {GS_QTYPE_Q4_1, GS_SCALE_F16_MIN, 4, 0, 0, NULL, 256, 1, 64, 1},
+    {GS_QTYPE_Q5_0, GS_SCALE_F16, 4, 1, 16, NULL, 320, 1, 32, 2},
+    {GS_QTYPE_Q5_1, GS_SCALE_F16_MIN, 4, 1, 0, NULL, 320, 1, 64, 1},
+    {GS_QTYPE_Q8_0, GS_SCALE_F16, 8, 0, 128, NULL, 512, 1, 32, 2},
+    {GS_QTYPE_IQ4_NL, GS_SCALE_F16, 4, 0, 0, gs_book_iq4nl, 256, 1, 32, 2},
+    {GS_QTYPE_MXFP4, GS_SCALE_E8M0, 4, 0, 0, gs_book_mxfp4, 256, 1, 16, 4},
+    {GS_QTYPE_Q2_K, GS_SCALE_K16_MIN, 2, 0, 0, NULL, 128, 8, 320, 8},
+    {GS_QTYPE_Q3_K, GS_SCALE_K16, 2, 1, 4, NULL, 192, 8, 288, 16},
+    {GS_QTYPE_Q4_K, GS_SCALE_K_MIN, 4, 0, 0, NULL, 256, 8, 320, 8},
+    {GS_QTYPE_Q5_K, GS_SCALE_K_MIN, 4, 1, 0, NULL, 320, 8, 320, 8},
+    {GS_QTYPE_Q6_K, GS_SCALE_K16, 4, 2, 32, NULL, 384, 8, 288, 16},
 };
 
 const gs_fmt *gs_fmt_get(gs_qtype type) {
@@ -282,10 +282,9 @@ static float get_f16(const uint8_t *p) {
     return gs_f16_to_f32(h);
 }
 
-/* Scale and minimum of the two halves of block b, row r. */
-static void scales_get(const gs_fmt *f, const uint8_t *scales, int32_t b, int r, float d[2],
+/* Scale and minimum of the two halves of block b, row r. s: the block's record. */
+static void scales_get(const gs_fmt *f, const uint8_t *s, int32_t b, int r, float d[2],
                        float mn[2]) {
-    const uint8_t *s = scales + (size_t)(b / f->super_blocks) * f->scale_bytes;
     int j = b % f->super_blocks;
     /* an e8m0 record is shorter than sixteen f16 */
     d[0] = f->scale == GS_SCALE_E8M0 ? gs_e8m0_half(s[r]) : get_f16(s + 2 * r);
@@ -365,19 +364,23 @@ static void pack_panel(const gs_mat *m, const gs_fmt *f, const uint8_t *src, int
     size_t row_bytes = (size_t)m->k / info->block_elems * info->block_bytes;
     int32_t n_blocks = m->k / GS_BLOCK_COLS, row0 = p * GS_PANEL_ROWS;
     int32_t n_rows = m->n - row0 < GS_PANEL_ROWS ? m->n - row0 : GS_PANEL_ROWS;
-    uint8_t *scales = out + gs_mat_scale_offset(m, f);
 
-    memset(scales, 0, m->panel_bytes - gs_mat_scale_offset(m, f));
     for (int32_t b = 0; b < n_blocks; b++) {
         uint8_t code[16][32] = {{0}};
         for (int32_t r = 0; r < n_rows; r++)
             codes_get(m->type, src + (size_t)(row0 + r) * row_bytes, b, code[r]);
-        planes_put(f, code, out + (size_t)b * f->block_bytes);
+        planes_put(f, code, out + gs_fmt_codes_at(f, b));
     }
-    for (int32_t s = 0; s < n_blocks / f->super_blocks; s++)
+    for (int32_t s = 0; s < n_blocks / f->super_blocks; s++) {
+        uint8_t *scales = out + gs_fmt_scales_at(f, n_blocks, s * f->super_blocks);
+        memset(scales, 0, f->scale_bytes);
         for (int32_t r = 0; r < n_rows; r++)
             scales_put(f, src + (size_t)(row0 + r) * row_bytes + (size_t)s * info->block_bytes, r,
-                       scales + (size_t)s * f->scale_bytes);
+                       scales);
+    }
+    const size_t used =
+        (size_t)n_blocks * f->block_bytes + (size_t)(n_blocks / f->super_blocks) * f->scale_bytes;
+    memset(out + used, 0, m->panel_bytes - used);
 }
 
 void gs_mat_pack(gs_mat *m, const void *src, int32_t p0, int32_t p1) {
@@ -402,12 +405,12 @@ void gs_mat_pack_from(gs_mat *m, gs_qtype src_type, const void *src, int32_t p0,
 
 void gs_panel_block(const gs_mat *m, const gs_fmt *f, const uint8_t *panel, int32_t b, int32_t r,
                     int16_t v[32], float d[2], float mn[2]) {
-    const uint8_t *block = panel + (size_t)b * f->block_bytes;
+    const uint8_t *block = panel + gs_fmt_codes_at(f, b);
     for (int i = 0; i < 32; i++) {
         unsigned code = plane_get(f, block, r, i);
         v[i] = f->book ? f->book[code] : (int16_t)((int)code - f->offset);
     }
-    scales_get(f, panel + gs_mat_scale_offset(m, f), b, r, d, mn);
+    scales_get(f, panel + gs_fmt_scales_at(f, m->k / GS_BLOCK_COLS, b), b, r, d, mn);
 }
 
 gs_mat gs_mat_nth(const gs_mat *first, int32_t i) {

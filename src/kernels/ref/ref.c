@@ -77,11 +77,7 @@ static void tile_float(const gs_tile *t) {
 
 #define ALL(f)                                                                                     \
     {                                                                                              \
-        {                                                                                          \
-            {NULL, f, f, f, f, f, f}, {                                                            \
-                NULL                                                                               \
-            }                                                                                      \
-        }                                                                                          \
+        .fn = { {NULL, f, f, f, f, f, f} }                                                         \
     }
 static const gs_tile_set g_tiles_int = ALL(tile_int);
 static const gs_tile_set g_tiles_float = ALL(tile_float);

@@ -99,7 +99,8 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
     static const gs_tile_set floats_##F = {                                                        \
         {{NULL, float_##F##_1_1, float_##F##_1_2, float_##F##_1_3, float_##F##_1_4,                \
           float_##F##_1_5, float_##F##_1_6},                                                       \
-         FLOAT_PAIRS(F)}};
+         FLOAT_PAIRS(F)},                                                                          \
+        V_BYTES == 64 ? 2 : 0};
 
 #if VPP == 1
 #define FLOAT_PAIRS(F)                                                                             \

@@ -52,24 +52,27 @@ INLINE bool fmt_is_sub16(const gs_qtype f) {
 INLINE bool fmt_has_min(const gs_qtype f) {
     return f == GS_QTYPE_Q4_1 || f == GS_QTYPE_Q5_1 || f == GS_QTYPE_Q4_K || f == GS_QTYPE_Q5_K;
 }
-/* Bytes that 8 blocks' scales take: how far to step when prefetching. */
-INLINE int fmt_scale_bytes(const gs_qtype f) {
+/* Blocks of a run, and the bytes that the scales of a whole run take. */
+INLINE int fmt_run_blocks(const gs_qtype f) {
     switch (f) {
-    case GS_QTYPE_MXFP4:
-        return 128;
     case GS_QTYPE_Q4_1:
     case GS_QTYPE_Q5_1:
-        return 512;
+        return 1;
+    case GS_QTYPE_MXFP4:
+        return 4;
     case GS_QTYPE_Q4_K:
     case GS_QTYPE_Q5_K:
     case GS_QTYPE_Q2_K:
-        return 320;
+        return 8;
     case GS_QTYPE_Q6_K:
     case GS_QTYPE_Q3_K:
-        return 288;
+        return 16;
     default:
-        return 256;
+        return 2;
     }
+}
+INLINE int fmt_scale_bytes(const gs_qtype f) {
+    return fmt_run_blocks(f) == 8 ? 320 : fmt_run_blocks(f) == 16 ? 576 : 64;
 }
 /*
  * 8-bit weights are unsigned with an offset where the dot product wants an unsigned operand, and
@@ -152,7 +155,8 @@ INLINE vint walk_step(const gs_qtype f, const uint8_t *w, int v, const int h, co
 /* ---- Scales ------------------------------------------------------------------------------------
  */
 
-/* Scale of V_ROWS rows from row r on, for block b (half h of it where sub-blocks have 16). */
+/* Scale of V_ROWS rows from row r on, for block b of a run with the scales s (half h of the block
+ * where sub-blocks have 16). */
 INLINE vflt scale_get(const gs_qtype f, const uint8_t *s, int32_t b, const int h, const int r) {
     switch (f) {
     case GS_QTYPE_MXFP4:
@@ -379,12 +383,16 @@ INLINE void store_whole(const gs_tile *t, const int NV, const int MR, const int 
     }
 }
 
-INLINE void prefetch_block(const gs_qtype f, const gs_tile *t, int32_t b, const int n_panels) {
+/* The codes at `at`, and the scales behind them if they are the run's last. */
+INLINE void prefetch_block(const gs_qtype f, const gs_tile *t, size_t at, const bool last,
+                           const int n_panels) {
     UNROLL for (int p = 0; p < n_panels; p++) {
-        const uint8_t *base = t->next + (size_t)p * t->panel_bytes;
-        const uint8_t *codes = base + (size_t)b * (size_t)fmt_block_bytes(f);
+        const uint8_t *codes = t->next + (size_t)p * t->panel_bytes + at;
         UNROLL for (int i = 0; i < fmt_block_bytes(f) / 64; i++) v_prefetch(codes + 64 * i);
-        v_prefetch(base + t->scale_offset + (size_t)b * (size_t)(fmt_scale_bytes(f) / 8));
+        if (last) {
+            UNROLL for (int i = 0; i < fmt_scale_bytes(f) / 64; i++)
+                v_prefetch(codes + fmt_block_bytes(f) + 64 * i);
+        }
     }
 }
 
@@ -465,14 +473,11 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     if (!t->next)
         until = -1;
     gs_act_view a = t->act;
+    const int run = fmt_run_blocks(f);
     const uint8_t *w[2], *sc[2];
+    size_t at = 0, scales = 0; /* in the panel: codes of the block, scales of the run */
     int r[2];
-    UNROLL for (int p = 0; p < NV; p++) {
-        const uint8_t *panel = t->panel + (size_t)((v0 + p) / VPP) * t->panel_bytes;
-        w[p] = panel + V_BYTES * ((v0 + p) % VPP);
-        sc[p] = panel + t->scale_offset;
-        r[p] = V_ROWS * ((v0 + p) % VPP);
-    }
+    UNROLL for (int p = 0; p < NV; p++) r[p] = V_ROWS * ((v0 + p) % VPP);
     const tile_mode mode = GS_ACT_GROUP > GS_BLOCK_COLS   ? MODE_GROUP
                            : V_BYTES == 32 && NV * MR > 3 ? MODE_MEMORY
                                                           : MODE_REGISTERS;
@@ -488,27 +493,36 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
         const int32_t end = t->n_blocks - b < group ? t->n_blocks : b + group;
         const float *ad = a.ad;
         for (; b < end; b++) {
+            const int32_t i = b & (run - 1), left = t->n_blocks - b;
+            const bool last = i == run - 1 || left == 1;
+            if (i == 0)
+                scales = at + (size_t)((left < run ? left : run) * fmt_block_bytes(f));
+            UNROLL for (int p = 0; p < NV; p++) {
+                const uint8_t *panel = t->panel + (size_t)((v0 + p) / VPP) * t->panel_bytes;
+                w[p] = panel + at + V_BYTES * ((v0 + p) % VPP);
+                sc[p] = panel + scales;
+            }
             if (until-- == 0) {
-                prefetch_block(f, t, b, n_panels);
+                prefetch_block(f, t, at, last, n_panels);
                 until = n_shares - 1;
             }
             if (fmt_is_sub16(f)) {
                 vflt u[2 * GS_TILE_MAX];
-                half_block(f, NV, MR, 0, w, sc, b, r, &a, u);
-                half_block(f, NV, MR, 1, w, sc, b, r, &a, u);
+                half_block(f, NV, MR, 0, w, sc, i, r, &a, u);
+                half_block(f, NV, MR, 1, w, sc, i, r, &a, u);
                 UNROLL for (int m = 0; m < MR; m++) {
                     vflt x = mode == MODE_GROUP ? vf_set(1.0f) : vf_bcast(a.ad + m);
                     UNROLL for (int p = 0; p < NV; p++) {
-                        const int i = m * NV + p;
-                        total_put(mode, g, total, i, vf_fma(u[i], x, total_get(mode, g, total, i)));
+                        const int j = m * NV + p;
+                        total_put(mode, g, total, j, vf_fma(u[j], x, total_get(mode, g, total, j)));
                     }
                 }
             } else {
-                whole_block(f, NV, MR, w, sc, b, r, &a, mode, g, total);
+                whole_block(f, NV, MR, w, sc, i, r, &a, mode, g, total);
             }
             if (mode == MODE_MEMORY)
                 __asm__("" : "+m"(total));
-            UNROLL for (int p = 0; p < NV; p++) w[p] += fmt_block_bytes(f);
+            at += (size_t)(fmt_block_bytes(f) + (last ? fmt_scale_bytes(f) : 0));
             a.q += 32 * MR;
             a.ad += MR;
             a.asum += MR;
@@ -540,6 +554,10 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
 /* ---- Instances ---------------------------------------------------------------------------------
  */
 
+/* Measured on Zen 4; what is unpacked first is not fast enough with two threads. */
+#define KEEPS_PACE(F)                                                                              \
+    ((F) != GS_QTYPE_Q8_0 ? 0 : V_BYTES == 64 && V_DOT != V_DOT_NONE ? 2 : V_BYTES >= 32)
+
 #if VPP == 1
 #define TILE_1(F, MR)                                                                              \
     static void tile_##F##_1_##MR(const gs_tile *t) {                                              \
@@ -564,7 +582,8 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     static const gs_tile_set tiles_##F = {                                                         \
         {{NULL, tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3, tile_##F##_1_4, tile_##F##_1_5,    \
           tile_##F##_1_6},                                                                         \
-         {NULL, NULL, NULL, tile_##F##_2_3, tile_##F##_2_4, tile_##F##_2_5, tile_##F##_2_6}}};
+         {NULL, NULL, NULL, tile_##F##_2_3, tile_##F##_2_4, tile_##F##_2_5, tile_##F##_2_6}},      \
+        KEEPS_PACE(GS_QTYPE_##F)};
 #else
 #if VPP == 2
 /* Up to three tokens a whole panel at once, else its halves one after the other: 16 registers. */
@@ -593,7 +612,8 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     TILE_1(F, 6)                                                                                   \
     static const gs_tile_set tiles_##F = {{{NULL, tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3,  \
                                             tile_##F##_1_4, tile_##F##_1_5, tile_##F##_1_6},       \
-                                           {NULL}}};
+                                           {NULL}},                                                \
+                                          KEEPS_PACE(GS_QTYPE_##F)};
 #endif
 
 #endif
