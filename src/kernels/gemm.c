@@ -6,8 +6,9 @@
  * which share the panels in L1. While it works on a panel, tile t also prefetches its part of one
  * further on, into L2: the hardware prefetcher does not cover DRAM latency when a kernel consumes
  * its weights slowly, and prefetching to L1 allows fewer misses at a time (half the rate on Zen 4).
- * A kernel that consumes them as fast as memory brings them is best read by that prefetcher alone,
- * with a small start: then panels further on would only be in its way (a fifth to a quarter).
+ * At one or two tokens a panel is consumed nearly as fast as memory brings it, and the hardware
+ * prefetcher is at work as well: then lines nearer ahead are better, in the one stream that panels
+ * are (set->near_bytes).
  */
 #include "base/err.h"
 int exp_ahead;
@@ -16,8 +17,6 @@ int exp_ahead;
 #define CHUNK_BYTES (384 * 1024)
 /* Prefetch at least this far ahead: panels of narrow matrices are gone before DRAM answers. */
 #define AHEAD_BYTES (10 * 1024)
-/* A kernel that keeps pace prefetches the lines so far ahead instead. */
-#define START_BYTES 2048
 
 static const gs_tile_set *tiles_of(gs_qtype type) {
     const gs_tile_set *set = gs_kernels->tiles(type);
@@ -66,8 +65,8 @@ static void multiply(const gs_mat *w, const gs_act *a, float *y, int64_t ldy, co
             t.panel = w->data + (size_t)p * w->panel_bytes;
             int32_t past = p + ahead + t.n_panels - p1; /* panels that are no longer this call's */
             t.next = t.panel + (size_t)ahead * w->panel_bytes;
-            if (a->m <= set->keeps_pace)
-                t.next = t.panel + START_BYTES;
+            if (a->m <= set->near_tokens)
+                t.next = t.panel + set->near_bytes;
             else if (past > 0 && (!then || c1 < n_tiles))
                 t.next = NULL;
             else if (past > 0)

@@ -221,7 +221,8 @@ typedef void (*gs_tile_fn)(const gs_tile *t);
 /* fn[0][mr]: one panel; fn[1][mr]: two panels, NULL where one panel at a time is as good. */
 typedef struct gs_tile_set {
     gs_tile_fn fn[2][GS_TILE_MAX + 1];
-    int32_t keeps_pace; /* with so many tokens or fewer, with the hardware prefetcher (gemm.c) */
+    /* With so many tokens or fewer, what is prefetched is so far ahead in the stream (gemm.c). */
+    int32_t near_tokens, near_bytes;
 } gs_tile_set;
 
 /* ---- Dispatch ----------------------------------------------------------------------------------

@@ -100,7 +100,8 @@ INLINE void tile_float(const gs_tile *t, const gs_qtype f, const int NV, const i
         {{NULL, float_##F##_1_1, float_##F##_1_2, float_##F##_1_3, float_##F##_1_4,                \
           float_##F##_1_5, float_##F##_1_6},                                                       \
          FLOAT_PAIRS(F)},                                                                          \
-        V_BYTES == 64 ? 2 : 0};
+        V_BYTES == 64 ? 2 : 0,                                                                     \
+        2048};
 
 #if VPP == 1
 #define FLOAT_PAIRS(F)                                                                             \

@@ -554,9 +554,13 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
 /* ---- Instances ---------------------------------------------------------------------------------
  */
 
-/* Measured on Zen 4; what is unpacked first is not fast enough with two threads. */
-#define KEEPS_PACE(F)                                                                              \
-    ((F) != GS_QTYPE_Q8_0 ? 0 : V_BYTES == 64 && V_DOT != V_DOT_NONE ? 2 : V_BYTES >= 32)
+/* Measured on Zen 4 with two threads; types of 2 and 3 bits not. */
+#define NEAR_TOKENS(F)                                                                             \
+    ((F) == GS_QTYPE_Q2_K || (F) == GS_QTYPE_Q3_K ? 0                                              \
+     : (F) == GS_QTYPE_Q8_0 && V_BYTES >= 32      ? 1 + (V_BYTES == 64 && V_DOT != V_DOT_NONE)     \
+     : V_BYTES == 64                              ? 2                                              \
+                                                  : 0)
+#define NEAR_BYTES(F) ((F) == GS_QTYPE_Q8_0 ? 2048 : 8192)
 
 #if VPP == 1
 #define TILE_1(F, MR)                                                                              \
@@ -583,7 +587,8 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
         {{NULL, tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3, tile_##F##_1_4, tile_##F##_1_5,    \
           tile_##F##_1_6},                                                                         \
          {NULL, NULL, NULL, tile_##F##_2_3, tile_##F##_2_4, tile_##F##_2_5, tile_##F##_2_6}},      \
-        KEEPS_PACE(GS_QTYPE_##F)};
+        NEAR_TOKENS(GS_QTYPE_##F),                                                                 \
+        NEAR_BYTES(GS_QTYPE_##F)};
 #else
 #if VPP == 2
 /* Up to three tokens a whole panel at once, else its halves one after the other: 16 registers. */
@@ -613,7 +618,8 @@ INLINE void tile_int(const gs_tile *t, const gs_qtype f, const int NV, const int
     static const gs_tile_set tiles_##F = {{{NULL, tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3,  \
                                             tile_##F##_1_4, tile_##F##_1_5, tile_##F##_1_6},       \
                                            {NULL}},                                                \
-                                          KEEPS_PACE(GS_QTYPE_##F)};
+                                          NEAR_TOKENS(GS_QTYPE_##F),                               \
+                                          NEAR_BYTES(GS_QTYPE_##F)};
 #endif
 
 #endif
