@@ -86,10 +86,9 @@ typedef struct place_worker {
     gs_breaker breaker;
     bool draining, leaving;
     bool slow;
-    bool
-        must_probe; /* nothing goes there before a probe is answered that went out since doubt_ns */
-    bool probing;   /* one is under way */
-    bool dead;      /* what is placed there is to be aborted */
+    bool must_probe; /* nothing goes there before a probe from after doubt_ns is answered */
+    bool probing;    /* one is under way */
+    bool dead;       /* what is placed there is to be aborted */
     bool in_hours;
     uint32_t open_classes;
     int64_t change_ns;     /* when in_hours or open_classes change */
