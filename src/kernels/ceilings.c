@@ -117,7 +117,7 @@ static void read_job(void *arg, int tid, int n) {
         __atomic_fetch_add(&s->sink, 1, __ATOMIC_RELAXED);
 }
 
-__attribute__((target("+dotprod"))) static void peak_dot(void *arg, int tid, int n) {
+__attribute__((target("arch=armv8.2-a+dotprod"))) static void peak_dot(void *arg, int tid, int n) {
     (void)arg, (void)tid, (void)n;
     int32x4_t s[12];
     int8x16_t w = vdupq_n_s8(3);

@@ -54,7 +54,8 @@ TILES_OF(2)
 const gs_tile_set gs_tiles_bf16_avx512bf16 = {
     {{NULL, bf16_1_1, bf16_1_2, bf16_1_3, bf16_1_4, bf16_1_5, bf16_1_6},
      {NULL, bf16_2_1, bf16_2_2, bf16_2_3, bf16_2_4, bf16_2_5, bf16_2_6}},
-    2, 2048};
+    2,
+    2048};
 
 void gs_bf16_row_avx512bf16(const gs_act_row *row, const float *x, float scale, const float *weight,
                             int32_t k) {
