@@ -31,7 +31,7 @@ def cpu_name():
 
 def order(cell):
     test, n, *depth = cell.split()
-    return (test != "decode", depth, int(n))
+    return (test != "decode", [int(d.lstrip("@")) for d in depth], int(n))
 
 
 def medians(state, name):
