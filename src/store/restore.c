@@ -302,13 +302,13 @@ static int put_in_place(const unpacked *u) {
  * anything is moved. */
 static int set_mark(const unpacked *u, const char *mark) {
     int fd = open(mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        int rc = fail_at(u, mark);
+    int rc = fd >= 0 && fsync(fd) == 0 ? 0 : fail_at(u, mark);
+    if (fd >= 0)
+        close(fd);
+    if (rc != 0) { /* nothing has been moved */
+        unlink(mark);
         rmdir(u->info->before);
-        return rc;
     }
-    int rc = fsync(fd) == 0 ? 0 : fail_at(u, mark);
-    close(fd);
     return rc;
 }
 
