@@ -13,20 +13,13 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "../needs_rust.h"
 #include "../tokenizer/vocab_builder.h"
 #include "api/embed.h"
 #include "api/request.h"
 #include "base/err.h"
 #include "base/sys.h"
 #include "quoted.h"
-
-#define skip_without_rust()                                                                        \
-    do {                                                                                           \
-        if (!GS_HAVE_RUST) {                                                                       \
-            print_message("a build without Rust has built-in templates and no grammars\n");        \
-            skip();                                                                                \
-        }                                                                                          \
-    } while (0)
 
 /* Tokens 0 to 255 are the bytes; these are the control tokens after them. */
 enum { TOK_END = 256, TOK_START, TOK_BOS, TOK_PREFIX, TOK_SUFFIX, TOK_MIDDLE, TOK_N = 264 };
@@ -115,6 +108,16 @@ static inline gs_req *request_new(const model *m, const json_t *body, bool chat)
     else
         gs_gen_params_read(r->body, chat, TOK_N, &r->p, &r->error);
     return r;
+}
+
+/* What became of a request: got, which says "param: ..." for one that is refused, is as wanted, and
+ * a refusal is the client's fault and says why. */
+static inline void expect_became(const gs_req *r, gs_buf *got, const char *want, const char *body) {
+    assert_non_null(gs_buf_cstr(got));
+    if (strcmp(got->data, want) != 0)
+        fail_msg("%s became\n%s, not\n%s\n%s", body, got->data, want, r->error.message);
+    if (r->error.code != 0)
+        assert_true(gs_err_http(r->error.code) == 400 && r->error.message[0]);
 }
 
 #endif

@@ -100,7 +100,7 @@ static void expect(const model *m, const fit_case *c, const char *text, bool goo
 
 static void texts_fit_or_not(void **state) {
     (void)state;
-    skip_without_rust();
+    needs_rust("no grammars, and built-in templates alone");
     assert_int_equal(gs_guides_create(&guides), 0);
     for (size_t i = 0; i < N_CASES; i++) {
         const fit_case *c = &cases[i];
@@ -118,7 +118,7 @@ static void texts_fit_or_not(void **state) {
 /* Each choice of each prompt has a guide of its own. */
 static void a_guide_for_each_choice(void **state) {
     (void)state;
-    skip_without_rust();
+    needs_rust("no grammars, and built-in templates alone");
     model m;
     model_open(&m, NULL, NULL, false);
     assert_int_equal(gs_guides_create(&guides), 0);
@@ -135,7 +135,7 @@ static void a_guide_for_each_choice(void **state) {
 
 static void what_can_not_be_is_refused(void **state) {
     (void)state;
-    skip_without_rust();
+    needs_rust("no grammars, and built-in templates alone");
     static const struct {
         const char *body, *param;
         int code;
@@ -190,7 +190,7 @@ static bool reads_json(const char *body) {
 /* The cache of grammars can be done without. */
 static void without_memory(void **state) {
     (void)state;
-    skip_without_rust();
+    needs_rust("no grammars, and built-in templates alone");
     for (size_t i = 0; i < N_CASES; i++) {
         model m;
         model_open(&m, cases[i].template, cases[i].format, false);

@@ -22,16 +22,9 @@
 #include "tokenizer/chat.h"
 #include "tokenizer/chat_impl.h"
 #include "faults/fault.h"
+#include "../needs_rust.h"
 
 #define NOW_S 1735689600 /* 2025-01-01 00:00 UTC */
-
-#define NEEDS_RUST()                                                                               \
-    do {                                                                                           \
-        if (!GS_HAVE_RUST) {                                                                       \
-            print_message("built without Rust: no Jinja engine to test\n");                        \
-            skip();                                                                                \
-        }                                                                                          \
-    } while (0)
 
 static char err[512];
 
@@ -213,7 +206,7 @@ static void check_public(const char *name, const char *source, const json_t *c, 
 
 static void test_public_templates(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     json_t *refs = json_load_file("tests/refs/chat_templates.json", 0, NULL);
     assert_non_null(refs);
     json_t *templates = json_object_get(refs, "templates");
@@ -280,7 +273,7 @@ static void compare_builtin(const char *source, const char *messages_text) {
 
 static void test_builtin_equals_jinja(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     static const char *const paths[] = {
         "tests/refs/templates/smollm2.jinja",
         "vocabs/templates/meta-llama-Llama-3.1-8B-Instruct.jinja",
@@ -377,7 +370,7 @@ static void test_unknown_format_without_rust(void **state) {
 
 static void test_python_spellings(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     expect_text("{{ [1, 2.0, none, true, 'a\\'b', {'x': 1e20}] }} {{ none }}{{ nothing }}",
                 one_message, "[1, 2.0, None, True, \"a'b\", {'x': 1e+20}] None");
     expect_text("{{ {'b': [1, 0.1], 'a': '<\\u00e9>&\\''} | tojson }}", one_message,
@@ -399,7 +392,7 @@ static void test_python_spellings(void **state) {
 
 static void test_template_errors(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     expect_error("a\n{% if %}", one_message, GS_ERR_INVALID, "chat template, line 2: syntax");
     expect_error("\n\n{{ a.b.c }}", one_message, GS_ERR_INVALID, "chat template, line 3: undef");
     expect_error("{{ raise_exception('Roles must\\nalternate') }}", one_message, GS_ERR_INVALID,
@@ -464,7 +457,7 @@ static void test_extra_variables(void **state) {
 
 static void test_endless_template(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     expect_error("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
                  one_message, GS_ERR_INVALID, "did not end within its limit of steps");
     expect_error("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", one_message,
@@ -474,7 +467,7 @@ static void test_endless_template(void **state) {
 
 static void test_huge_output(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     expect_error("{% for i in range(100000) %}{{ 'a' * 1000 }}{% endfor %}", one_message,
                  GS_ERR_TOO_LARGE, "more than");
     expect_error("{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x] %}"
@@ -487,7 +480,7 @@ static void test_huge_output(void **state) {
  * the template is given up: each one leaves a parked thread behind. */
 static void test_memory_bomb(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     static const char bomb[] = "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(60)"
                                " %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | length }}";
     gs_chat_template *c = NULL;
@@ -519,7 +512,7 @@ static char *repeated(const char *before, const char *unit, int n, const char *a
 /* Long chains and deep nests recurse in the compiler, in printing and in freeing. */
 static void test_deep_templates(void **state) {
     (void)state;
-    NEEDS_RUST();
+    needs_rust("no Jinja engine");
     static const struct {
         const char *before, *unit, *after;
         int n;

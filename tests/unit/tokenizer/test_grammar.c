@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "tokenizer/grammar.h"
 #include "vocab_builder.h"
+#include "../needs_rust.h"
 
 #define EOS 256
 
@@ -21,18 +22,6 @@ static gs_grammars *grammars;
 static gs_tokenizer *tok;
 static gs_buf file;
 static gs_gguf *gguf;
-
-#if GS_HAVE_RUST
-static const bool have_rust = true;
-#else
-static const bool have_rust = false;
-#endif
-
-#define skip_without_rust()                                                                        \
-    do {                                                                                           \
-        print_message("a build without Rust compiles no grammars\n");                              \
-        skip();                                                                                    \
-    } while (0)
 
 static gs_grammar *compile(gs_grammar_kind kind, const char *text) {
     gs_grammar *g = NULL;
@@ -79,8 +68,7 @@ static void texts_fit_or_not(void **state) {
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":1},\"b\":{"
         "\"enum\":"
         "[\"x\",\"y\"]}},\"required\":[\"a\"],\"additionalProperties\":false}";
-    if (!have_rust)
-        skip_without_rust();
+    needs_rust("no grammars");
     expect(GS_GRAMMAR_JSON_SCHEMA, schema, "{\"a\": 12}", true);
     expect(GS_GRAMMAR_JSON_SCHEMA, schema, "{\n  \"a\": 12,\n  \"b\": \"y\"\n}", true);
     expect(GS_GRAMMAR_JSON_SCHEMA, schema, "{\"a\": 0}", false);
@@ -104,8 +92,7 @@ static void gbnf_is_understood(void **state) {
                                      "ident ::= [a-z] [a-z0-9_]* ws\n"
                                      "num   ::= [0-9]+ ws\n"
                                      "ws    ::= [ \\t\\n]*\n";
-    if (!have_rust)
-        skip_without_rust();
+    needs_rust("no grammars");
     expect(GS_GRAMMAR_LARK, arithmetic, "(x1 +2) *y = 7\n", true);
     expect(GS_GRAMMAR_LARK, arithmetic, "1 + = 7\n", false);
     expect(GS_GRAMMAR_LARK,
@@ -142,7 +129,7 @@ static void wrong_texts_are_refused(void **state) {
         gs_grammar *g = NULL;
         int rc = gs_grammars_get(grammars, rows[i].kind, rows[i].text, strlen(rows[i].text), &g,
                                  err, sizeof(err));
-        if (rc != (have_rust ? GS_ERR_INVALID : GS_ERR_UNSUPPORTED) || !err[0] || g)
+        if (rc != (GS_HAVE_RUST ? GS_ERR_INVALID : GS_ERR_UNSUPPORTED) || !err[0] || g)
             fail_msg("%s: %d %s", rows[i].text, rc, err);
     }
 }
@@ -150,8 +137,7 @@ static void wrong_texts_are_refused(void **state) {
 /* Nothing that a client can send takes more than its budget, and none of it runs away. */
 static void hostile_texts_cost_little(void **state) {
     (void)state;
-    if (!have_rust)
-        skip_without_rust();
+    needs_rust("no grammars");
     static char text[200000];
     static const struct {
         gs_grammar_kind kind;
@@ -204,8 +190,7 @@ static void hostile_texts_cost_little(void **state) {
 
 static void a_complete_text_must_end(void **state) {
     (void)state;
-    if (!have_rust)
-        skip_without_rust();
+    needs_rust("no grammars");
     gs_grammar *g = compile(GS_GRAMMAR_REGEX, "ab");
     gs_grammar_state *s = NULL;
     uint32_t mask[16];
@@ -230,8 +215,7 @@ static void a_complete_text_must_end(void **state) {
 
 static void the_cache_is_bounded(void **state) {
     (void)state;
-    if (!have_rust)
-        skip_without_rust();
+    needs_rust("no grammars");
     gs_grammars_stats before, after;
     gs_grammars_get_stats(grammars, &before);
     gs_grammar_unref(compile(GS_GRAMMAR_REGEX, "cached"));
